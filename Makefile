@@ -1,0 +1,105 @@
+# The commands people type; `make` lists them. Those that need .venv set it up first.
+
+# The first Python that is new enough, unless one is named: make lab PYTHON=/path/to/python3.12
+NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -E -c '$(NEW_ENOUGH)' 2>/dev/null && break; python=python3; done; echo $$python)
+# Tools run as modules, because their scripts hold the path of .venv, which may grow too long or change.
+# nbgrader calls alembic, and kernels call pip, by their bare names.
+RUN = PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python -m
+# Otherwise each kernel warns that others on this machine could read along.
+ENCRYPTED = --KernelManager.transport_encryption=auto
+
+# Programs that tests need and pip cannot install, as command:Debian-package.
+PROGRAMS = chromium:chromium
+
+# What an active environment or a user's settings would slip into ours.
+unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_PREFIX PIP_TARGET PIP_USER JUPYTER_PATH
+export JUPYTER_PREFER_ENV_PATH = 1
+
+.PHONY: help lab test lint format release lessons frozen bench programs lock clean
+
+help:  ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s%s\n", $$1, $$2 }' Makefile
+
+lab: .venv/ready  ## set up, open the course in JupyterLab (LAB_ARGS="--port 9999")
+	@$(RUN) jupyterlab --no-browser $(if $(filter 0,$(shell id -u)),--allow-root) \
+		--LabApp.default_url=/lab/tree/notebooks/01_self_attention.ipynb \
+		--log-level=ERROR --LabApp.log_level=ERROR $(ENCRYPTED) $(LAB_ARGS)
+
+# Two processes, one thread each: threads that spin while they wait cost more than they bring.
+test: .venv/ready programs  ## set up, run every test (PYTEST_ARGS="-k attention")
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+
+lint: .venv/ready  ## find mistakes and unformatted code
+	@$(RUN) ruff check
+	@$(RUN) ruff format --check
+
+format: .venv/ready  ## mend what lint can mend
+	@$(RUN) ruff check --fix
+	@$(RUN) ruff format
+
+release: .venv/ready  ## write release/ from source/
+	@set -e; for assignment in source/*/; do \
+		$(RUN) nbgrader generate_assignment "$$(basename "$$assignment")" --create --force; done
+
+lessons: .venv/ready  ## run the lessons and keep their new outputs
+	@$(RUN) nbconvert --to notebook --execute --inplace --ExecutePreprocessor.kernel_name=python3 \
+		--ExecutePreprocessor.record_timing=False $(ENCRYPTED) notebooks/*.ipynb
+
+frozen: .venv/ready  ## write the frozen values that students check against
+	@$(RUN) grading freeze
+
+bench: .venv/ready  ## measure side by side, print ratios
+	@set -e; for script in bench/*.py; do echo "$$script"; PYTHONPATH=. .venv/bin/python "$$script"; done
+
+programs:  ## install the Debian packages that tests need (as root; otherwise name them)
+	@for program in $(PROGRAMS); do \
+		command -v "$${program%:*}" >/dev/null || set -- "$$@" "$${program#*:}"; done; \
+	[ $$# -gt 0 ] || exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing $$*"; export DEBIAN_FRONTEND=noninteractive; \
+		apt-get -qq update && apt-get -qq install --no-install-recommends "$$@" >/dev/null && exit 0; fi; \
+	echo "Not installed: $$*. Tests that need it will skip. On Debian: sudo apt-get install $$*"
+
+# For the very oldest Python we support, because newer ones can use its pins, and not the other way round.
+# torch keeps its version, and brings its own CUDA packages where it needs them.
+RANGES = import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	print(*project["dependencies"], *sum(project["optional-dependencies"].values(), []), sep="\n")
+PINS = import json, sys; packages = [package["metadata"] for package in json.load(sys.stdin)["install"]]; \
+	[print("%(name)s==%(version)s" % package) for package in sorted(packages, key=lambda one: one["name"].lower())]
+lock:  ## write requirements.lock anew from the ranges in pyproject.toml
+	@set -e; scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
+	python3.11 -m venv "$$scratch"; python=$$scratch/bin/python; \
+	"$$python" -c '$(RANGES)' > "$$scratch/ranges"; grep '^torch==' requirements.lock > "$$scratch/torch"; \
+	"$$python" -m pip install -qq --dry-run --report "$$scratch/report" --target "$$scratch/target" \
+		--python-version 3.11.0 --only-binary :all: -r "$$scratch/ranges" -c "$$scratch/torch"; \
+	"$$python" -c '$(PINS)' < "$$scratch/report" > "$$scratch/pins"; \
+	sed -E -e '/^(pip|setuptools|wheel|triton|nvidia-.*|cuda-.*)==/d' -e 's/\+.*//' "$$scratch/pins" > requirements.lock
+
+clean:  ## delete .venv and what the tools wrote
+	rm -rf .venv build *.egg-info .hypothesis .pytest_cache .ruff_cache
+	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+
+# The set-up: first the pins, then the course itself. A stamp is written last, so what was cut short is done again.
+# .venv/pins says where the checkout was: once it is moved or copied, .venv points to the old place.
+ifneq ($(shell [ -x .venv/bin/python ] && cat .venv/pins 2>/dev/null),$(shell pwd -P))
+.PHONY: .venv/pins
+endif
+
+.venv/pins: requirements.lock
+	@"$(PYTHON)" -E -c '$(NEW_ENOUGH)' 2>/dev/null || { echo >&2 "Python must be 3.11 or newer, got" \
+		"$$("$(PYTHON)" --version 2>&1). Install one, or name one: make lab PYTHON=/path/to/python3.12"; exit 1; }
+	@"$(PYTHON)" -E -c 'import ensurepip, venv' 2>/dev/null || { echo >&2 "Python must come with venv, got" \
+		"$(PYTHON) without. On Debian: sudo apt-get install python3-venv"; exit 1; }
+	@echo "Setting up .venv: this takes some minutes, once."
+	@rm -f $@
+	@"$(PYTHON)" -E -m venv --clear .venv
+	@$(RUN) pip install -qq -r requirements.lock
+	@# JupyterLab would ask for leave to fetch its news, and look for updates.
+	@$(RUN) jupyterlab.labextensions disable "@jupyterlab/apputils-extension:announcements" 2>/dev/null
+	@pwd -P > $@
+
+.venv/ready: .venv/pins pyproject.toml
+	@$(RUN) pip install -qq --no-deps -e .
+	@touch $@

@@ -1,0 +1,35 @@
+"""What holds for all tests."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+IN_CI = os.environ.get("CI") == "true"
+
+# nbgrader calls alembic by its bare name, and finds it even when this environment is not activated.
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Let no test skip in CI: there everything it needs is installed, so a skip is a gap."""
+    report = yield
+    return _refuse_to_skip(report)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """Let no whole file skip in CI either."""
+    report = yield
+    return _refuse_to_skip(report)
+
+
+def _refuse_to_skip(report):
+    """Return the report, as a failure if it is a skip in CI."""
+    if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"A test must not skip in CI, got {reason}"
+    return report

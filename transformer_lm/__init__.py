@@ -1,0 +1,24 @@
+"""The package behind the course: attention from its formula up, and checks that name your mistake.
+
+Read in this order: `attention.py` (the functions), `modeling_attention.py` (the same as PyTorch
+modules), `device.py` (where tensors live), `checks/` (what tells you whether your answer is right).
+Importing the package loads nothing but torch; figures and frozen values are read when asked for.
+"""
+
+from transformer_lm.device import best_device
+from transformer_lm.modeling_attention import (
+    CausalSelfAttention,
+    MultiHeadSelfAttention,
+    SelfAttention,
+    SimpleSelfAttention,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CausalSelfAttention",
+    "MultiHeadSelfAttention",
+    "SelfAttention",
+    "SimpleSelfAttention",
+    "best_device",
+]
