@@ -1,0 +1,445 @@
+"""Topic 01: keys, queries and values in one product; attention scores; one attention head."""
+
+import math
+import random
+
+import numpy as np
+
+from grading import hints
+from grading.record import Arrays, Record, WrongAnswer, dyadic, edited, softmax
+from transformer_lm.checks.self_attention import ATTENTION_SCORES, KQV, SELF_ATTENTION
+
+# --- kqv ----------------------------------------------------------------------------------------
+
+
+def draw_kqv(rng: random.Random, sizes: dict[str, int]) -> Arrays:
+    """Return an input and the weights of one linear layer that makes keys, queries and values."""
+    b, n, input_size, hidden = (sizes[name] for name in ("b", "n", "input_size", "hidden"))
+    return {
+        "x": dyadic(rng, b, n, input_size, bound=2 * sizes.get("magnitude", 1)),
+        "weight": dyadic(rng, 3 * hidden, input_size, bound=0.75),
+        "bias": dyadic(rng, 3 * hidden, bound=1),
+    }
+
+
+def reference_kqv(case: Arrays) -> Arrays:
+    """Return keys, queries and values, each from its own third of the layer."""
+    thirds = zip(np.split(case["weight"], 3), np.split(case["bias"], 3), strict=True)
+    outputs = [case["x"] @ weight.T + bias for weight, bias in thirds]
+    return dict(zip(("keys", "queries", "values"), outputs, strict=True))
+
+
+KQV_ANSWER = """\
+def kqv(x, kqv_parameters):
+    keys, queries, values = kqv_parameters(x).chunk(3, dim=-1)
+    return keys, queries, values
+"""
+
+
+def wrong_order(name: str, order: str) -> WrongAnswer:
+    """Return the answer that hands the three back in another order."""
+    hint = f"The three are right but in another order: yours come as {order}."
+    return edited(name, hint, KQV_ANSWER, ("return keys, queries, values", f"return {order}"))
+
+
+KQV_WRONG = (
+    wrong_order("queries-first", "queries, keys, values"),
+    wrong_order("values-second", "keys, values, queries"),
+    wrong_order("backwards", "values, queries, keys"),
+    wrong_order("values-first", "values, keys, queries"),
+    wrong_order("queries-first-keys-last", "queries, values, keys"),
+    edited("no-bias", hints.NO_BIAS, KQV_ANSWER, ("kqv_parameters(x)", "(x @ kqv_parameters.weight.T)")),
+    edited(
+        "interleaved",
+        "The three are interleaved: every third number goes to the same one. Each must be a block of its own.",
+        KQV_ANSWER,
+        (".chunk(3, dim=-1)", ".unflatten(-1, (-1, 3)).unbind(-1)"),
+    ),
+    edited(
+        "view-without-position",
+        "The three are cut out of the flattened sequence: each position must keep its own key, query and value.",
+        KQV_ANSWER,
+        ("kqv_parameters(x).chunk(3, dim=-1)", "kqv_parameters(x).view(x.shape[0], 3, x.shape[1], -1).unbind(1)"),
+    ),
+    edited(
+        "reshape-three-first",
+        "The three are cut out of the whole batch in the order of memory: each position must keep its own.",
+        KQV_ANSWER,
+        ("kqv_parameters(x).chunk(3, dim=-1)", "kqv_parameters(x).reshape(3, *x.shape[:2], -1).unbind(0)"),
+    ),
+    edited(
+        "batch-overwritten",
+        "Every sequence gets the result of the first one: the batch axis is lost on the way.",
+        KQV_ANSWER,
+        ("kqv_parameters(x)", "kqv_parameters(x)[:1].expand(x.shape[0], -1, -1)"),
+    ),
+)
+
+KQV_RIGHT = {
+    "split": """\
+def kqv(x, kqv_parameters):
+    hidden = kqv_parameters.out_features // 3
+    return torch.split(kqv_parameters(x), hidden, dim=2)
+""",
+    "slices": """\
+def kqv(x, kqv_parameters):
+    y = kqv_parameters(x)
+    h = y.shape[-1] // 3
+    return y[..., :h], y[..., h : 2 * h], y[:, :, 2 * h :]
+""",
+    "view": """\
+def kqv(x, kqv_parameters):
+    b, n, _ = x.shape
+    return kqv_parameters(x).view(b, n, 3, -1).unbind(2)
+""",
+    "einsum": """\
+def kqv(x, linear):
+    y = torch.einsum("bnd,hd->bnh", x, linear.weight) + linear.bias
+    return y.tensor_split(3, dim=-1)
+""",
+    "float64": """\
+def kqv(x, linear):
+    y = F.linear(x.double(), linear.weight.double(), linear.bias.double())
+    return tuple(y.chunk(3, -1))
+""",
+}
+
+# --- attention-scores ---------------------------------------------------------------------------
+
+
+def draw_scores(rng: random.Random, sizes: dict[str, int]) -> Arrays:
+    """Return queries and keys of two different lengths."""
+    bound = 2 * sizes.get("magnitude", 1)
+    return {
+        "queries": dyadic(rng, sizes["b"], sizes["i"], sizes["dh"], bound=bound),
+        "keys": dyadic(rng, sizes["b"], sizes["j"], sizes["dh"], bound=bound),
+    }
+
+
+def reference_scores(case: Arrays) -> Arrays:
+    """Return the dot products over the root of the width."""
+    products = np.einsum("bik,bjk->bij", case["queries"], case["keys"])
+    return {"scores": products / math.sqrt(case["keys"].shape[-1])}
+
+
+SCORES_ANSWER = """\
+def attention_scores(queries, keys):
+    dh = queries.shape[-1]
+    return queries @ keys.transpose(1, 2) / dh**0.5
+"""
+
+SCORES_WRONG = (
+    edited("not-scaled", hints.NOT_SCALED, SCORES_ANSWER, (" / dh**0.5", "")),
+    edited("scaled-by-width", hints.SCALED_BY_WIDTH, SCORES_ANSWER, ("dh**0.5", "dh")),
+    edited("scaled-by-square", hints.SCALED_BY_SQUARE, SCORES_ANSWER, ("dh**0.5", "dh**2")),
+    edited("scaled-by-half", hints.SCALED_BY_HALF, SCORES_ANSWER, ("dh**0.5", "dh ** 1 / 2")),
+    edited("multiplied", hints.MULTIPLIED, SCORES_ANSWER, ("/ dh", "* dh")),
+    edited("scaled-by-queries", hints.SCALED_BY_LENGTH, SCORES_ANSWER, ("queries.shape[-1]", "queries.shape[1]")),
+    edited("scaled-by-keys", hints.SCALED_BY_LENGTH, SCORES_ANSWER, ("queries.shape[-1]", "keys.shape[1]")),
+    edited(
+        "scaled-by-batch",
+        "The scores are scaled by the size of the batch; a sequence must not depend on how many others there are.",
+        SCORES_ANSWER,
+        ("queries.shape[-1]", "queries.shape[0]"),
+    ),
+    edited(
+        "weights-already",
+        "These are weights, after a softmax; the scores are what goes into it.",
+        SCORES_ANSWER,
+        ("dh**0.5", "dh**0.5).softmax(dim=-1)"),
+        ("return queries", "return (queries"),
+    ),
+    edited(
+        "weights-over-queries-already",
+        "These are weights, after a softmax over the queries; the scores are what goes into a softmax.",
+        SCORES_ANSWER,
+        ("dh**0.5", "dh**0.5).softmax(dim=1)"),
+        ("return queries", "return (queries"),
+    ),
+    edited(
+        "cosine",
+        "Queries and keys are normalised first: that gives cosines, which forget how long a vector is.",
+        SCORES_ANSWER,
+        (
+            "queries @ keys.transpose(1, 2) / dh**0.5",
+            "F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).transpose(1, 2)",
+        ),
+    ),
+    edited(
+        "keys-viewed",
+        hints.KEYS_VIEWED,
+        SCORES_ANSWER,
+        ("keys.transpose(1, 2)", "keys.reshape(keys.shape[0], dh, -1)"),
+    ),
+    edited(
+        "negative-distance",
+        "These are negative distances between queries and keys, not dot products.",
+        SCORES_ANSWER,
+        ("queries @ keys.transpose(1, 2)", "-torch.cdist(queries, keys)"),
+    ),
+    edited(
+        "transposed",
+        "There is a row for each key and a column for each query: the two have changed places.",
+        SCORES_ANSWER,
+        ("queries @ keys.transpose(1, 2)", "keys @ queries.transpose(1, 2)"),
+    ),
+)
+
+SCORES_RIGHT = {
+    "einsum": """\
+def attention_scores(a, b):
+    return torch.einsum("bid,bjd->bij", a, b) / math.sqrt(a.size(-1))
+""",
+    "bmm": """\
+def attention_scores(queries, keys):
+    return torch.bmm(queries, keys.permute(0, 2, 1)).div(queries.size(2) ** 0.5)
+""",
+    "baddbmm": """\
+def attention_scores(queries, keys):
+    b, i, dh = queries.shape
+    return torch.baddbmm(queries.new_zeros(b, i, keys.shape[1]), queries, keys.mT, alpha=dh**-0.5)
+""",
+    "scaled-queries": """\
+def attention_scores(queries, keys):
+    queries = queries / math.sqrt(queries.shape[-1])
+    return queries @ keys.mT
+""",
+    "loop": """\
+def attention_scores(queries, keys):
+    rows = [(queries[:, i, None] * keys).sum(-1) for i in range(queries.shape[1])]
+    return torch.stack(rows, dim=1) / math.sqrt(keys.shape[-1])
+""",
+    "float64": """\
+def attention_scores(queries, keys):
+    return queries.double() @ keys.double().transpose(-2, -1) / math.sqrt(keys.shape[-1])
+""",
+}
+
+# --- self-attention -----------------------------------------------------------------------------
+
+
+def draw_self_attention(rng: random.Random, sizes: dict[str, int]) -> Arrays:
+    """Return an input and the weights of the three layers."""
+    bound = 2 * sizes.get("magnitude", 1)
+    case = {"x": dyadic(rng, sizes["b"], sizes["n"], sizes["input_size"], bound=bound)}
+    for layer in "kqv":
+        case[f"{layer}_weight"] = dyadic(rng, sizes["hidden"], sizes["input_size"], bound=0.75)
+        case[f"{layer}_bias"] = dyadic(rng, sizes["hidden"], bound=1)
+    return case
+
+
+def reference_self_attention(case: Arrays) -> Arrays:
+    """Return softmax(Q K^T / sqrt(dh)) V."""
+    keys, queries, values = (case["x"] @ case[f"{layer}_weight"].T + case[f"{layer}_bias"] for layer in "kqv")
+    scores = np.einsum("bik,bjk->bij", queries, keys) / math.sqrt(keys.shape[-1])
+    return {"output": softmax(scores) @ values}
+
+
+HEAD_ANSWER = """\
+class SelfAttention(nn.Module):
+    def __init__(self, input_size, hidden):
+        super().__init__()
+        self.k = nn.Linear(input_size, hidden)
+        self.q = nn.Linear(input_size, hidden)
+        self.v = nn.Linear(input_size, hidden)
+        self.scale = hidden**0.5
+
+    def forward(self, x):
+        k, q, v = self.k(x), self.q(x), self.v(x)
+        scores = q @ k.transpose(1, 2) / self.scale
+        weights = scores.softmax(dim=-1)
+        return weights @ v
+"""
+
+WITHOUT_BIAS = ("self.k(x), self.q(x), self.v(x)", "x @ self.k.weight.T, x @ self.q.weight.T, x @ self.v.weight.T")
+
+HEAD_WRONG = (
+    edited("not-scaled", hints.NOT_SCALED, HEAD_ANSWER, (" / self.scale", "")),
+    edited("scaled-by-width", hints.SCALED_BY_WIDTH, HEAD_ANSWER, ("hidden**0.5", "hidden")),
+    edited("scaled-by-square", hints.SCALED_BY_SQUARE, HEAD_ANSWER, ("hidden**0.5", "hidden**2")),
+    edited("scaled-by-half", hints.SCALED_BY_HALF, HEAD_ANSWER, ("/ self.scale", "/ v.shape[-1] / 2")),
+    edited("multiplied", hints.MULTIPLIED, HEAD_ANSWER, ("/ self.scale", "* self.scale")),
+    edited("scaled-by-input-size", hints.SCALED_BY_INPUT, HEAD_ANSWER, ("hidden**0.5", "input_size**0.5")),
+    edited("scaled-by-length", hints.SCALED_BY_LENGTH, HEAD_ANSWER, ("/ self.scale", "/ x.shape[1] ** 0.5")),
+    edited(
+        "scaled-after-softmax",
+        "The scale is applied after the softmax: rows of the weights no longer sum to 1.",
+        HEAD_ANSWER,
+        (" / self.scale", ""),
+        ("softmax(dim=-1)", "softmax(dim=-1) / self.scale"),
+    ),
+    edited("softmax-over-queries", hints.SOFTMAX_OVER_QUERIES, HEAD_ANSWER, ("softmax(dim=-1)", "softmax(dim=1)")),
+    edited("softmax-over-batch", hints.SOFTMAX_OVER_BATCH, HEAD_ANSWER, ("softmax(dim=-1)", "softmax(dim=0)")),
+    edited(
+        "softmax-over-everything",
+        "The softmax runs over the whole matrix: each row of the weights must sum to 1 by itself.",
+        HEAD_ANSWER,
+        ("scores.softmax(dim=-1)", "scores.flatten(1).softmax(dim=-1).view_as(scores)"),
+    ),
+    edited("softmax-twice", hints.SOFTMAX_TWICE, HEAD_ANSWER, ("softmax(dim=-1)", "softmax(dim=-1).softmax(dim=-1)")),
+    edited("no-softmax", hints.NO_SOFTMAX, HEAD_ANSWER, ("scores.softmax(dim=-1)", "scores")),
+    edited("query-key-swapped", hints.QUERY_KEY_SWAPPED, HEAD_ANSWER, ("q @ k.transpose", "k @ q.transpose")),
+    edited("no-bias", hints.NO_BIAS, HEAD_ANSWER, WITHOUT_BIAS),
+    edited("weights-transposed", hints.WEIGHTS_TRANSPOSED, HEAD_ANSWER, ("weights @ v", "weights.transpose(1, 2) @ v")),
+    edited("keys-as-values", hints.KEYS_AS_VALUES, HEAD_ANSWER, ("weights @ v", "weights @ k")),
+    edited("queries-as-values", hints.QUERIES_AS_VALUES, HEAD_ANSWER, ("weights @ v", "weights @ q")),
+    edited("not-normalised", hints.UNNORMALISED, HEAD_ANSWER, ("scores.softmax(dim=-1)", "scores.exp()")),
+    edited(
+        "scores-of-the-input",
+        "The scores compare the input with itself: queries and keys are never used.",
+        HEAD_ANSWER,
+        ("q @ k.transpose(1, 2)", "x @ x.transpose(1, 2)"),
+    ),
+    edited(
+        "input-as-values",
+        "The input is averaged in place of the values.",
+        HEAD_ANSWER,
+        ("weights @ v", "weights @ x"),
+    ),
+    edited(
+        "weights-returned", "These are the weights: the values are still to be averaged.", HEAD_ANSWER, (" @ v", "")
+    ),
+    edited(
+        "queries-as-keys",
+        "The scores compare queries with queries: the keys are never used.",
+        HEAD_ANSWER,
+        ("q @ k.transpose", "q @ q.transpose"),
+    ),
+    edited(
+        "keys-viewed",
+        hints.KEYS_VIEWED,
+        HEAD_ANSWER,
+        ("k.transpose(1, 2)", "k.reshape(k.shape[0], k.shape[2], -1)"),
+    ),
+    edited(
+        "hardmax",
+        "Each query reads its best key only: the weights are an argmax, not a softmax.",
+        HEAD_ANSWER,
+        ("scores.softmax(dim=-1)", "F.one_hot(scores.argmax(dim=-1), x.shape[1]).to(v.dtype)"),
+    ),
+    edited(
+        "causal",
+        "The future is masked: in this exercise every position reads every other.",
+        HEAD_ANSWER,
+        ("/ self.scale", "/ self.scale + torch.full_like(q @ k.mT, -math.inf).triu(1)"),
+    ),
+    edited(
+        "residual",
+        "The input or the values are added on top: return the weighted average alone.",
+        HEAD_ANSWER,
+        ("weights @ v", "weights @ v + v"),
+    ),
+)
+
+HEAD_INIT = """\
+class SelfAttention(nn.Module):
+    def __init__(self, input_size, hidden):
+        super().__init__()
+        self.k = nn.Linear(input_size, hidden)
+        self.q = nn.Linear(input_size, hidden)
+        self.v = nn.Linear(input_size, hidden)
+
+"""
+
+HEAD_FORWARDS = {
+    "einsum": """\
+    def forward(self, x):
+        scores = torch.einsum("bid,bjd->bij", self.q(x), self.k(x)) / math.sqrt(self.q.out_features)
+        return torch.einsum("bij,bjd->bid", torch.softmax(scores, -1), self.v(x))
+""",
+    "bmm-in-three-lines": """\
+    def forward(self, x):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        probs = F.softmax(torch.bmm(q, k.transpose(1, 2)) / q.shape[-1] ** 0.5, dim=-1)
+        return torch.bmm(probs, v)
+""",
+    "baddbmm": """\
+    def forward(self, x):
+        b, n, _ = x.shape
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        scores = torch.baddbmm(x.new_zeros(b, n, n), q, k.mT, alpha=q.shape[-1] ** -0.5)
+        return scores.softmax(2).bmm(v)
+""",
+    "own-softmax": """\
+    def forward(self, x):
+        scores = self.q(x) @ self.k(x).mT / math.sqrt(self.q.out_features)
+        exponentials = (scores - scores.amax(dim=-1, keepdim=True)).exp()
+        return exponentials @ self.v(x) / exponentials.sum(dim=-1, keepdim=True)
+""",
+    "scaled-queries": """\
+    def forward(self, x):
+        q = self.q(x) / self.q.out_features**0.5
+        return torch.softmax(q @ self.k(x).permute(0, 2, 1), dim=-1) @ self.v(x)
+""",
+    "loop-over-batch": """\
+    def forward(self, x):
+        rows = []
+        for sequence in x:
+            q, k, v = self.q(sequence), self.k(sequence), self.v(sequence)
+            rows.append(F.softmax(q @ k.T / q.shape[1] ** 0.5, dim=1) @ v)
+        return torch.stack(rows)
+""",
+    "joined-weights": """\
+    def forward(self, x):
+        weight = torch.cat([self.q.weight, self.k.weight, self.v.weight])
+        bias = torch.cat([self.q.bias, self.k.bias, self.v.bias])
+        q, k, v = F.linear(x, weight, bias).chunk(3, dim=-1)
+        return (q @ k.mT / q.size(-1) ** 0.5).softmax(-1) @ v
+""",
+    "where-nothing-is-masked": """\
+    def forward(self, x):
+        scores = self.q(x) @ self.k(x).mT / math.sqrt(self.q.out_features)
+        visible = torch.ones_like(scores, dtype=torch.bool)
+        scores = torch.where(visible, scores, torch.full_like(scores, float("-inf")))
+        return scores.softmax(dim=-1) @ self.v(x)
+""",
+    "log-softmax": """\
+    def forward(self, x):
+        scores = self.q(x).matmul(self.k(x).transpose(-1, -2)).mul(self.q.out_features**-0.5)
+        return F.log_softmax(scores, dim=-1).exp().matmul(self.v(x))
+""",
+    "float64": """\
+    def forward(self, x):
+        q, k, v = self.q(x).double(), self.k(x).double(), self.v(x).double()
+        return (q @ k.mT / q.size(-1) ** 0.5).softmax(-1) @ v
+""",
+}
+
+RECORDS = (
+    Record(
+        public=KQV,
+        defines="kqv",
+        first_sizes={"b": 2, "n": 5, "input_size": 7, "hidden": 11},
+        other_length={"b": 3, "n": 13},
+        other_sizes={"b": 3, "n": 13, "input_size": 6, "hidden": 10, "magnitude": 4},
+        draw=draw_kqv,
+        reference=reference_kqv,
+        model_answer=KQV_ANSWER,
+        wrong=KQV_WRONG,
+        right=KQV_RIGHT,
+    ),
+    Record(
+        public=ATTENTION_SCORES,
+        defines="attention_scores",
+        first_sizes={"b": 2, "i": 5, "j": 7, "dh": 11},
+        other_length={"b": 3, "i": 13, "j": 17},
+        other_sizes={"b": 6, "i": 10, "j": 13, "dh": 3, "magnitude": 4},
+        draw=draw_scores,
+        reference=reference_scores,
+        model_answer=SCORES_ANSWER,
+        wrong=SCORES_WRONG,
+        right=SCORES_RIGHT,
+    ),
+    Record(
+        public=SELF_ATTENTION,
+        defines="SelfAttention",
+        first_sizes={"b": 2, "n": 5, "input_size": 7, "hidden": 11},
+        other_length={"b": 3, "n": 13},
+        other_sizes={"b": 3, "n": 6, "input_size": 10, "hidden": 13, "magnitude": 4},
+        draw=draw_self_attention,
+        reference=reference_self_attention,
+        model_answer=HEAD_ANSWER,
+        wrong=HEAD_WRONG,
+        right={name: HEAD_INIT + forward for name, forward in HEAD_FORWARDS.items()},
+    ),
+)

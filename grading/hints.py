@@ -1,0 +1,22 @@
+"""Hints for mistakes that more than one exercise knows: each names the mistake and keeps the answer to itself."""
+
+NOT_SCALED = "The scores are not scaled: their spread grows with the width of the keys, and the softmax hardens."
+SCALED_BY_WIDTH = "The scores are divided by the width itself, or twice by its root: that shrinks them too much."
+SCALED_BY_LENGTH = "The scores are scaled by the number of positions; their spread depends on another size."
+SCALED_BY_INPUT = "The scores are scaled by the input size; the dot product runs over another axis."
+MULTIPLIED = "The scores are multiplied where they should be divided: they spread even more."
+SOFTMAX_OVER_QUERIES = "The softmax runs over the queries: for each query, the weights of all keys must sum to 1."
+SOFTMAX_OVER_BATCH = "The softmax runs over the batch, so sequences compete with each other. Which axis holds the keys?"
+SOFTMAX_TWICE = "The softmax is applied twice: the second one flattens the weights towards equal shares."
+NO_SOFTMAX = "There is no softmax: the scores themselves are used as weights."
+QUERY_KEY_SWAPPED = "Queries and keys are swapped: row i must hold the scores of query i."
+NO_BIAS = "The bias of the projections is missing: you use the weights of the linear layers only."
+WEIGHTS_TRANSPOSED = "The weights are transposed before they meet the values: row i must weigh what query i reads."
+KEYS_AS_VALUES = "The keys are averaged in place of the values."
+QUERIES_AS_VALUES = "The queries are averaged in place of the values."
+KEYS_VIEWED = (
+    "The keys are brought into shape by view or reshape, which does not swap axes: it re-cuts the row of numbers."
+)
+SCALED_BY_SQUARE = "The scores are divided by the square of the width: that shrinks them far too much."
+SCALED_BY_HALF = "The scores are divided by the width and by 2: `** 1 / 2` is a power of 1, and then a half."
+UNNORMALISED = "The exponentials are not divided by their sum: the weights of a query must sum to 1."

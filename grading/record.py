@@ -1,0 +1,139 @@
+"""One exercise, one record: the reference, the cases, the wrong answers and the right ones.
+
+An answer is the text of a solution cell. A wrong answer is the model answer with one edit, so that a reader
+sees the mistake and nothing else.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from transformer_lm.checks.exercise import PublicExercise
+
+Arrays = dict[str, NDArray[np.float64]]
+
+SETUP = """\
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+"""
+
+
+@dataclass(frozen=True)
+class WrongAnswer:
+    """A named mistake: the text of an answer that makes it, and the hint that names it."""
+
+    name: str
+    hint: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything about an exercise.
+
+    `defines` is the name that the student's cell must define. `draw` makes one case from a random generator and a
+    table of sizes and settings. Students check against three cases: one of `first_sizes`, one with the same weights
+    and the changes of `other_length`, one of `other_sizes`. `reference` computes the outputs of a case in float64
+    NumPy, apart from torch.
+    """
+
+    public: PublicExercise
+    defines: str
+    first_sizes: dict[str, int]
+    other_length: dict[str, int]
+    other_sizes: dict[str, int]
+    draw: Callable[[random.Random, dict[str, int]], Arrays]
+    reference: Callable[[Arrays], Arrays]
+    model_answer: str
+    wrong: tuple[WrongAnswer, ...]
+    right: dict[str, str]
+
+    @property
+    def id(self) -> str:
+        """The exercise's id, such as `self-attention`."""
+        return self.public.id
+
+    def answer(self, source: str) -> object:
+        """Return what the text of a solution cell defines under the exercise's name.
+
+        Only for answers of our own: the text is executed in this process.
+        """
+        namespace: dict[str, object] = {"__name__": "answer"}
+        exec(compile(SETUP + source, f"<answer to {self.id}>", "exec"), namespace)
+        return namespace[self.defines]
+
+    def outputs(self, source: str, case: Arrays) -> Arrays:
+        """Return what an answer computes for a case, in float64."""
+        with _float64():
+            return {name: output.detach().numpy() for name, output in self._called(source, _tensors(case)).items()}
+
+    def gradients(self, source: str, case: Arrays) -> dict[str, Arrays]:
+        """Return for each output the gradients of its squares, summed, by the inputs, in float64."""
+        inputs = _tensors(case)
+        targets = {name: tensor.requires_grad_() for name, tensor in inputs.items() if tensor.is_floating_point()}
+        found = {}
+        with _float64():
+            for name, output in self._called(source, inputs).items():
+                loss = output.square().sum()
+                gradients = torch.autograd.grad(loss, list(targets.values()), retain_graph=True, materialize_grads=True)
+                found[name] = {target: tensor.numpy() for target, tensor in zip(targets, gradients, strict=True)}
+        return found
+
+    def _called(self, source: str, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        subject = self.public.build(self.answer(source), inputs)
+        return dict(zip(self.public.axes, self.public.call(subject, inputs), strict=True))
+
+
+def _tensors(case: Arrays) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.array(array)) for name, array in case.items()}
+
+
+@contextmanager
+def _float64() -> Iterator[None]:
+    """Make new tensors and layers in float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def edited(name: str, hint: str, model_answer: str, *edits: tuple[str, str]) -> WrongAnswer:
+    """Return the wrong answer that differs from the model answer by these edits, (old, new) each.
+
+    Raises ValueError unless each old text stands there exactly once.
+    """
+    source = model_answer
+    for old, new in edits:
+        if source.count(old) != 1:
+            raise ValueError(f"an edit of {name!r} must find its text once, got {source.count(old)} times: {old!r}.")
+        source = source.replace(old, new)
+    return WrongAnswer(name, hint, source)
+
+
+def dyadic(rng: random.Random, *shape: int, bound: float) -> NDArray[np.float64]:
+    """Return numbers between -bound and bound that are whole multiples of 1/64.
+
+    Sums of products of such numbers are exact in float64, in any order; what comes after them, a softmax, is rounded
+    to float32 when stored. So the frozen files come out the same, byte for byte, whatever the machine's order of
+    summation. `random.Random.random` is the generator whose sequence Python promises to keep.
+    """
+    steps = 2 * int(bound * 64) + 1
+    numbers = [int(rng.random() * steps) - steps // 2 for _ in range(int(np.prod(shape)))]
+    return np.array(numbers, dtype=np.float64).reshape(shape) / 64
+
+
+def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the softmax over the last axis."""
+    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)

@@ -1,0 +1,122 @@
+"""Whether outputs are right, and if not, which known mistake explains them."""
+
+import torch
+from torch import Tensor
+
+from transformer_lm.checks.report import CheckFailed, kind
+from transformer_lm.shapes import in_words
+from transformer_lm.test_values import Case
+
+# How far an entry may lie from what is expected, relative to 1 plus the largest entry. Right answers in float32 stay
+# below a fifth of it, known mistakes lie over a hundred times as far away: tests/test_frozen.py measures both.
+TOLERANCE = 2e-5
+GRADIENT = 1e-4  # relative to the largest gradient
+
+
+def compare(tried: str, name: str, axes: str, outputs: dict[str, object], case: Case, hints: dict[str, str]) -> None:
+    """Raise CheckFailed if the output `name` differs from the case's; say which known mistake explains it, if any."""
+    yours, expected = outputs[name], case.outputs[name]
+    words = in_words(expected.shape, axes)
+    if not isinstance(yours, Tensor):
+        hint = f"Return {name} itself, as one torch tensor."
+        raise CheckFailed(tried, f"{name} is {kind(yours)}", f"{name} is a tensor {words}", hint)
+    if not close(yours, expected):
+        hint = _known_mistake(outputs, name, case, hints) or _general_hint(yours, expected)
+        if yours.shape != expected.shape:
+            raise CheckFailed(tried, f"{name} of shape {tuple(yours.shape)}", f"{name} of shape {words}", hint)
+        row = _first_wrong_row(yours, expected)
+        raise CheckFailed(tried, _row(name, yours, row), _row(name, expected, row), hint)
+
+
+def compare_gradients(
+    tried: str, leaves: dict[str, Tensor], outputs: dict[str, Tensor], gradients: dict[str, dict[str, Tensor]]
+) -> None:
+    """Raise CheckFailed unless the squares of each output, summed, have these gradients by the leaves."""
+    for name, expected in gradients.items():
+        found = _gradients(outputs[name], [leaves[target] for target in expected])
+        largest = max(gradient.abs().max() for gradient in expected.values())
+        for target, theirs in zip(expected, found, strict=True):
+            if not (_plain(theirs) - _plain(expected[target])).abs().max() <= GRADIENT * largest:
+                raise CheckFailed(
+                    tried,
+                    f"{name} is right, but its gradient does not reach {target.replace('_', '.')} as it should",
+                    "a gradient for everything that the output depends on",
+                    "Something cuts the graph, such as `.detach()`, `.data`, `.item()`, `torch.tensor()` or `no_grad`.",
+                )
+
+
+def _gradients(output: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+    """Return the gradients of the output's squares, summed; zeros where none flows."""
+    loss = output.square().sum()
+    if not loss.requires_grad:
+        return [torch.zeros_like(leaf) for leaf in leaves]
+    return list(torch.autograd.grad(loss, leaves, retain_graph=True, materialize_grads=True))
+
+
+def _known_mistake(outputs: dict[str, object], wrong: str, case: Case, hints: dict[str, str]) -> str | None:
+    """Return the hint of the known mistake that explains the wrong output, those before it, and most after it."""
+    names = list(outputs)
+    explained = {}
+    for mistake in case.mistakes.get(wrong, {}):
+        alike = [_explains(mistake, name, outputs[name], case) for name in names]
+        if all(alike[: names.index(wrong) + 1]):
+            explained[mistake] = sum(alike)
+    return hints[max(explained, key=explained.get)] if explained else None
+
+
+def _explains(mistake: str, name: str, yours: object, case: Case) -> bool:
+    expected = case.mistakes.get(name, {}).get(mistake, case.outputs[name])
+    return isinstance(yours, Tensor) and close(yours, expected)
+
+
+def close(yours: Tensor, expected: Tensor) -> bool:
+    """Return whether two tensors have one shape and agree within float32 rounding; NaN agrees with NaN."""
+    return yours.shape == expected.shape and not distant(yours, expected).any()
+
+
+def distant(yours: Tensor, expected: Tensor) -> Tensor:
+    """Return which entries lie further apart than rounding explains."""
+    yours, expected = _plain(yours), _plain(expected)
+    return ~torch.isclose(yours, expected, rtol=0, atol=tolerance(expected), equal_nan=True)
+
+
+def tolerance(expected: Tensor) -> float:
+    """Return how far from these numbers a right answer may lie."""
+    finite = expected[expected.isfinite()].abs()
+    return TOLERANCE * (1 + (finite.max().item() if len(finite) else 0))
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.detach().to(device="cpu", dtype=torch.float64)
+
+
+def _shape_hint(yours: torch.Size, expected: torch.Size) -> str:
+    if sorted(yours) == sorted(expected):
+        return "The sizes are right but stand in another order: two axes are swapped."
+    if len(yours) != len(expected):
+        return f"It has {len(yours)} axes instead of {len(expected)}: one was lost or added on the way."
+    wrong = [axis for axis, (mine, other) in enumerate(zip(yours, expected, strict=True)) if mine != other]
+    return f"Axis {wrong[0]} is the first with another size: find the line after which it changes."
+
+
+def _general_hint(yours: Tensor, expected: Tensor) -> str:
+    if yours.shape != expected.shape:
+        return _shape_hint(yours.shape, expected.shape)
+    if yours.isnan().any():
+        return "There are NaN in it: a softmax over a row of -inf, 0 divided by 0, or the root of a negative number."
+    right = [row for row in range(len(yours)) if close(yours[row], expected[row])]
+    if right:
+        return (
+            f"Entry {right[0]} of the first axis is right and others are not: does your code treat all of them alike?"
+        )
+    return "The shape is right, the numbers are not, by none of the known mistakes: compare each step with its formula."
+
+
+def _first_wrong_row(yours: Tensor, expected: Tensor) -> tuple[int, ...]:
+    return tuple(distant(yours, expected).nonzero()[0].tolist()[:-1])
+
+
+def _row(name: str, tensor: Tensor, row: tuple[int, ...]) -> str:
+    numbers = ", ".join(f"{number:.4f}" for number in tensor[row][:4].tolist())
+    more = ", …" if tensor.shape[-1] > 4 else ""
+    return f"{name}[{', '.join(map(str, row))}] = [{numbers}{more}]"

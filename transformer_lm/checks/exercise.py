@@ -1,0 +1,139 @@
+"""How an answer is called and checked: build it, give it frozen weights, call it in several ways, compare.
+
+What stands here and in the modules of the topics is all that a student's check, the writing of the frozen
+values and the grading agree on: names, sizes, weights, order of arguments. No solution.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from transformer_lm.checks.diagnosis import compare, compare_gradients
+from transformer_lm.checks.report import CheckFailed, described_errors, passed
+from transformer_lm.device import best_device
+from transformer_lm.shapes import in_words
+from transformer_lm.test_values import Case, load_frozen
+
+Inputs = dict[str, Tensor]
+
+CALLED_AGAIN = "The same call gives another result the second time: something is random, or kept from the call before."
+EVAL_MODE = "Train and eval mode give different results: only dropout may differ between them, and here it is 0."
+ONE_SEQUENCE = "Right for a batch, wrong for one sequence alone: look for `squeeze`, or a size taken from the batch."
+STRIDED = "Wrong for an input that is not contiguous in memory: `view` needs that, `reshape` does not."
+OTHER_LENGTH = "Right for the first length, wrong for a longer one: something is kept from the first call, or fixed."
+OTHER_SIZES = "Right at first, wrong for other sizes and larger numbers: is a number fixed in your code?"
+
+
+@dataclass(frozen=True)
+class PublicExercise:
+    """What everybody may know about an exercise.
+
+    `axes` holds the names of the outputs, in order, and the names of their axes; `reads` the inputs that are given
+    with each call, batch first: the other inputs are weights. `build` makes from an answer and the inputs what is to
+    be called, usually a module with those weights; `call` yields its outputs one after the other; `tried` says in
+    words how an output was made.
+    """
+
+    id: str
+    axes: dict[str, str]
+    reads: tuple[str, ...]
+    build: Callable[[object, Inputs], object]
+    call: Callable[[object, Inputs], Iterator[Tensor]]
+    tried: Callable[[Inputs, str], str]
+
+    def check(self, answer: object) -> None:
+        """Print one line if the answer is right however it is called, else raise CheckFailed."""
+        frozen = load_frozen(self.id)
+        first, other_length, other_sizes = frozen.cases
+        subject = self._check_thoroughly(answer, first, frozen.hints)
+        self._check_again(subject, first, CALLED_AGAIN)
+        if isinstance(subject, nn.Module):
+            subject.eval()
+        self._check_again(subject, first, EVAL_MODE)
+        b = len(first.inputs[self.reads[0]])
+        self._check_again(subject, self._changed(first, lambda tensor: tensor[: len(tensor) // b]), ONE_SEQUENCE)
+        self._check_again(subject, self._changed(first, lambda tensor: tensor.mT.contiguous().mT), STRIDED)
+        self._check_again(subject, other_length, OTHER_LENGTH)
+        self._check_again(None, other_sizes, OTHER_SIZES, answer)
+        passed(self.id, "right for every size tried, and gradients flow.")
+
+    def _check_thoroughly(self, answer: object, case: Case, hints: dict[str, str]) -> object:
+        """Check outputs, gradients and that the inputs stay as they are; return what was built."""
+        leaves = _on_device(case.inputs)
+        for leaf in leaves.values():
+            leaf.requires_grad_(leaf.is_floating_point())
+        given = {name: leaf.clone() for name, leaf in leaves.items()}
+        subject = self._built(answer, given)
+        outputs = self._compared_outputs(subject, given, case, hints)
+        tried = self.tried(given, next(iter(self.axes)))
+        for name, leaf in leaves.items():
+            if not torch.equal(given[name], leaf):
+                hint = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
+                raise CheckFailed(tried, f"{name} is changed by the call", f"{name} as it was before", hint)
+        with described_errors(tried, "outputs from which gradients flow back"):
+            compare_gradients(tried, leaves, outputs, case.gradients)
+        return subject
+
+    def _check_again(self, subject: object, case: Case, hint: str, answer: object = None) -> None:
+        """Check the outputs of one more case; whatever goes wrong now gets this hint."""
+        given = _on_device(case.inputs)
+        try:
+            subject = self._built(answer, given) if subject is None else subject
+            self._compared_outputs(subject, given, case, {})
+        except CheckFailed as failed:
+            raise CheckFailed(failed.tried, failed.yours, failed.expected, hint) from failed
+
+    def _built(self, answer: object, given: Inputs) -> object:
+        with described_errors(self.tried(given, next(iter(self.axes))), "something to call"):
+            return self.build(answer, given)
+
+    def _compared_outputs(self, subject: object, given: Inputs, case: Case, hints: dict[str, str]) -> Inputs:
+        """Return the outputs if they are right. What came before an error is compared first: it explains more."""
+        outputs: Inputs = {}
+        calls = self.call(subject, given)
+        try:
+            for name, axes in self.axes.items():
+                expected = f"{name} {in_words(case.outputs[name].shape, axes)}"
+                with described_errors(self.tried(given, name), expected):
+                    outputs[name] = next(calls)
+        finally:
+            for name in outputs:
+                with described_errors(self.tried(given, name), f"{name}, a tensor of numbers"):
+                    compare(self.tried(given, name), name, self.axes[name], outputs, case, hints)
+        return outputs
+
+    def _changed(self, case: Case, change: Callable[[Tensor], Tensor]) -> Case:
+        """Return the case with a change made to what is given with each call, and to the outputs."""
+        inputs = case.inputs | {name: change(case.inputs[name]) for name in self.reads}
+        return Case(inputs, {name: change(output) for name, output in case.outputs.items()})
+
+
+def _on_device(inputs: Inputs) -> Inputs:
+    device = best_device()
+    return {name: tensor.to(device, copy=True) for name, tensor in inputs.items()}
+
+
+def load_parameters(module: object, weights: Inputs, tried: str) -> nn.Module:
+    """Put tensors in the place of a module's parameters, by name, such as `q.weight`; gradients flow to them.
+
+    Raises CheckFailed if it is no module, or there is no such parameter, or it has another shape.
+    """
+    if not isinstance(module, nn.Module):
+        hint = "Derive your class from nn.Module, and give the check the class itself."
+        raise CheckFailed(tried, f"an object of type {type(module).__name__}", "an nn.Module", hint)
+    for name, weight in weights.items():
+        layer, _, kind = name.partition(".") if "." in name else ("", "", name)
+        owner = getattr(module, layer) if layer and hasattr(module, layer) else module
+        theirs = getattr(owner, kind, None)
+        if not isinstance(theirs, Tensor):
+            hint = f"Make self.{layer} a linear layer with a bias in __init__: the check loads its weights by name."
+            raise CheckFailed(tried, f"there is no parameter {name}", f"{name} of shape {tuple(weight.shape)}", hint)
+        if theirs.shape != weight.shape:
+            yours, expected = f"{name} of shape {tuple(theirs.shape)}", f"{name} of shape {tuple(weight.shape)}"
+            hint = f"The sizes given to self.{layer} are wrong: nn.Linear takes the size in, then the size out."
+            raise CheckFailed(tried, yours, expected, hint)
+        delattr(owner, kind)
+        setattr(owner, kind, weight.to(theirs.dtype))
+    return module.to(weight.device)

@@ -1,0 +1,84 @@
+"""What a check says: one line when an answer is right, four lines when it is wrong."""
+
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+NOT_THEIRS = {Path(__file__).parents[1], Path(torch.__file__).parent}  # folders whose lines a student did not write
+
+
+class CheckFailed(AssertionError):
+    """An answer is wrong: what was tried, what came out, what should have, and the likely mistake."""
+
+    def __init__(self, tried: str, yours: str, expected: str, hint: str) -> None:
+        self.tried, self.yours, self.expected, self.hint = tried, yours, expected, hint
+        super().__init__(f"tried:    {tried}\nyours:    {yours}\nexpected: {expected}\nhint:     {hint}")
+
+    def _render_traceback_(self) -> list[str]:
+        """Tell IPython to show the four lines and leave out the traceback through the check's own code."""
+        return str(self).splitlines()
+
+
+def passed(exercise: str, what: str) -> None:
+    """Print the one line of an answer that is right."""
+    print(f"✓ {exercise}: {what}")
+
+
+def kind(value: object) -> str:
+    """Return in words what a value is: None, how many values, its shape, or its type."""
+    if value is None:
+        return "None: a function without `return` gives None"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)} values"
+    if isinstance(value, Tensor):
+        return f"one tensor of shape {tuple(value.shape)}"
+    return f"of type {type(value).__name__}"
+
+
+@contextmanager
+def described_errors(tried: str, expected: str) -> Iterator[None]:
+    """Turn whatever an answer raises into CheckFailed, with the line of the answer that raised it."""
+    try:
+        yield
+    except CheckFailed:
+        raise
+    except Exception as error:
+        yours, hint = _described(error)
+        raise CheckFailed(tried, yours, expected, hint) from error
+
+
+def _described(error: Exception) -> tuple[str, str]:
+    """Return what was raised and where, and a hint."""
+    theirs = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not NOT_THEIRS & set(Path(frame.filename).resolve().parents)
+    ]
+    message = _first_line(error)
+    if isinstance(error, NotImplementedError) and theirs and not message:
+        return f"raises NotImplementedError in {theirs[-1].name}", "Replace that line by your code."
+    where = f" in `{theirs[-1].line}`" if theirs and theirs[-1].line else ""
+    yours = f"raises {type(error).__name__}{where}: {message}"
+    if "inplace operation" in message:
+        return (
+            yours,
+            "A tensor that the gradient needs was changed in place: make a new one instead of `+=` and the like.",
+        )
+    if not where:
+        return yours, "No line of yours was reached: compare the names and arguments of your `def` with the given ones."
+    if isinstance(error, RuntimeError | IndexError) and re.search("size|shape|dimension", message):
+        return yours, "Two shapes do not fit together there. Print the shape of each tensor just before that line."
+    return yours, "Read the error together with the line it names; print what stands in that line."
+
+
+def _first_line(error: Exception) -> str:
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:  # an error whose own text cannot be had
+        return ""
+    return lines[0] if lines else ""

@@ -1,0 +1,178 @@
+"""Checks of topic 01: keys, queries and values in one product, scores, one attention head."""
+
+from collections.abc import Callable, Iterator
+
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from transformer_lm.checks.exercise import Inputs, PublicExercise, load_parameters
+from transformer_lm.checks.report import CheckFailed, described_errors, kind, passed
+from transformer_lm.shapes import describe
+
+TWO_SIZES = ((7, 11), (5, 3))  # of input_size and hidden: a size that is fixed in an answer fits one of them only
+
+
+def _tried_kqv(inputs: Inputs, output: str) -> str:
+    three_hidden, input_size = inputs["weight"].shape
+    return f"kqv(x, nn.Linear({input_size}, {three_hidden})) on {describe('x', inputs['x'], 'b n d')}"
+
+
+def _build_kqv(answer: Callable, inputs: Inputs) -> tuple[Callable, nn.Linear]:
+    three_hidden, input_size = inputs["weight"].shape
+    weights = {"weight": inputs["weight"], "bias": inputs["bias"]}
+    return answer, load_parameters(nn.Linear(input_size, three_hidden), weights, _tried_kqv(inputs, "keys"))
+
+
+def _call_kqv(subject: tuple[Callable, nn.Linear], inputs: Inputs) -> Iterator[Tensor]:
+    answer, layer = subject
+    returned = answer(inputs["x"], layer)
+    if not isinstance(returned, tuple | list) or len(returned) != 3:
+        hint = "Cut the last axis into three pieces of equal size, and hand back all three."
+        raise CheckFailed(
+            _tried_kqv(inputs, "keys"), f"what it returns is {kind(returned)}", "a tuple of 3 values", hint
+        )
+    yield from returned
+
+
+KQV = PublicExercise(
+    id="kqv",
+    axes={"keys": "b n dh", "queries": "b n dh", "values": "b n dh"},
+    reads=("x",),
+    build=_build_kqv,
+    call=_call_kqv,
+    tried=_tried_kqv,
+)
+
+
+def _tried_scores(inputs: Inputs, output: str) -> str:
+    queries, keys = inputs["queries"], inputs["keys"]
+    return f"attention_scores({describe('queries', queries, 'b i dh')}, {describe('keys', keys, 'b j dh')})"
+
+
+def _call_scores(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
+    yield answer(inputs["queries"], inputs["keys"])
+
+
+ATTENTION_SCORES = PublicExercise(
+    id="attention-scores",
+    axes={"scores": "b i j"},
+    reads=("queries", "keys"),
+    build=lambda answer, inputs: answer,
+    call=_call_scores,
+    tried=_tried_scores,
+)
+
+
+def _tried_self_attention(inputs: Inputs, output: str) -> str:
+    hidden, input_size = inputs["q_weight"].shape
+    x = describe("x", inputs["x"], "b n input_size")
+    return f"SelfAttention({input_size}, {hidden}) with frozen weights on {x}"
+
+
+def _build_self_attention(answer: Callable, inputs: Inputs) -> nn.Module:
+    hidden, input_size = inputs["q_weight"].shape
+    weights = {f"{layer}.{kind}": inputs[f"{layer}_{kind}"] for layer in "kqv" for kind in ("weight", "bias")}
+    return load_parameters(answer(input_size, hidden), weights, _tried_self_attention(inputs, "output"))
+
+
+def _call_self_attention(module: nn.Module, inputs: Inputs) -> Iterator[Tensor]:
+    yield module(inputs["x"])
+
+
+SELF_ATTENTION = PublicExercise(
+    id="self-attention",
+    axes={"output": "b n hidden"},
+    reads=("x",),
+    build=_build_self_attention,
+    call=_call_self_attention,
+    tried=_tried_self_attention,
+)
+
+
+def kqv_parameters(create_kqv_parameters: Callable) -> None:
+    """Check what `create_kqv_parameters` returns: one linear layer of the right sizes."""
+    for input_size, hidden in TWO_SIZES:
+        tried = f"create_kqv_parameters(input_size={input_size}, hidden={hidden})"
+        with described_errors(tried, "one linear layer"):
+            layer = create_kqv_parameters(input_size, hidden)
+        _check_linear(tried, "what it returns", layer, input_size, 3 * hidden)
+    passed("kqv", "the parameters are one linear layer of the right sizes.")
+
+
+def kqv(answer: Callable) -> None:
+    """Check the student's `kqv`: the right three tensors, from one matrix product."""
+    KQV.check(lambda x, layer: _in_one_product(answer, x, layer))
+
+
+def attention_scores(answer: Callable) -> None:
+    """Check the student's `attention_scores`."""
+    ATTENTION_SCORES.check(answer)
+
+
+def self_attention_layers(answer: Callable) -> None:
+    """Check the `__init__` of the student's `SelfAttention`: three linear layers k, q and v."""
+    for input_size, hidden in TWO_SIZES:
+        tried = f"SelfAttention(input_size={input_size}, hidden={hidden})"
+        expected = "an nn.Module with three linear layers k, q and v"
+        with described_errors(tried, expected):
+            module = answer(input_size, hidden)
+        if not isinstance(module, nn.Module):
+            hint = "Derive your class from nn.Module."
+            raise CheckFailed(tried, f"an object of type {type(module).__name__}", expected, hint)
+        for name in "kqv":
+            if not hasattr(module, name):
+                hint = "Make the three layers in __init__, each under its own name."
+                raise CheckFailed(tried, f"there is no self.{name}", expected, hint)
+            _check_linear(tried, f"self.{name}", getattr(module, name), input_size, hidden)
+        if len({id(getattr(module, name).weight) for name in "kqv"}) < 3:
+            hint = "Give each of the three a layer of its own, or they will always be equal."
+            raise CheckFailed(tried, "two of k, q and v are the same layer", expected, hint)
+    passed("self-attention", "the three layers are there.")
+
+
+def self_attention(answer: Callable) -> None:
+    """Check the student's `SelfAttention`: its output for frozen weights, and its gradients."""
+    SELF_ATTENTION.check(answer)
+
+
+def _check_linear(tried: str, name: str, layer: object, size_in: int, size_out: int) -> None:
+    """Raise CheckFailed unless a layer is linear, of these sizes, with a bias."""
+    expected = f"Linear(in_features={size_in}, out_features={size_out}, bias=True)"
+    if not isinstance(layer, nn.Linear):
+        raise CheckFailed(tried, f"{name} is {kind(layer)}", expected, "It must be an nn.Linear itself.")
+    sizes = (layer.in_features, layer.out_features)
+    if sizes == (size_in, size_out) and layer.bias is not None:
+        return
+    if layer.bias is None:
+        hint = "The layer has no bias; nn.Linear has one unless you switch it off."
+    elif sizes == (size_out, size_in):
+        hint = "The two sizes are swapped: nn.Linear takes the size in, then the size out."
+    elif sizes[0] == size_in and sizes[1] < size_out:
+        hint = "The layer is too narrow for all that must come out of it."
+    else:
+        hint = "A position of input_size numbers goes in; count the numbers that must come out of it."
+    raise CheckFailed(tried, f"{name} is {layer!r}", expected, hint)
+
+
+def _in_one_product(answer: Callable, x: Tensor, layer: nn.Linear) -> object:
+    with _ProductCounter() as counter:
+        returned = answer(x, layer)
+    if counter.count > 1:
+        tried = _tried_kqv({"x": x, "weight": layer.weight}, "keys")
+        hint = "One product is enough: the layer holds the weights of all three, and takes the whole batch."
+        raise CheckFailed(tried, f"{counter.count} matrix products", "1 matrix product", hint)
+    return returned
+
+
+class _ProductCounter(TorchDispatchMode):
+    """Counts the matrix products that torch really computes, however they were written."""
+
+    PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "mv", "addmv", "dot", "convolution"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function.overloadpacket.__name__ in self.PRODUCTS
+        return function(*args, **(kwargs or {}))
