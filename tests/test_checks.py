@@ -1,0 +1,291 @@
+"""The visible checks: every known mistake is named, every right answer passes, the rest is told clearly."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from grading.exercises import records
+from transformer_lm import checks
+from transformer_lm.attention import attention_scores, create_kqv_parameters, kqv
+from transformer_lm.modeling_attention import MultiHeadSelfAttention, SelfAttention
+
+CHECKS = {
+    "kqv": checks.kqv,
+    "attention-scores": checks.attention_scores,
+    "self-attention": checks.self_attention,
+    "multi-head-attention": checks.multi_head_attention,
+}
+WRONG = [(record, wrong) for record in records().values() for wrong in record.wrong]
+RIGHT = [
+    (record, name, source)
+    for record in records().values()
+    for name, source in {"model-answer": record.model_answer, **record.right}.items()
+]
+
+# The mistakes that the checks promise to name, whatever else they know.
+PROMISED = {
+    "self-attention": {
+        "not-scaled", "scaled-by-width", "softmax-over-queries", "softmax-over-batch", "query-key-swapped", "no-bias",
+        "softmax-twice",
+    },
+    "multi-head-attention": {
+        "not-scaled", "scaled-by-width", "scaled-by-hidden", "scaled-by-heads", "softmax-over-queries",
+        "softmax-over-batch", "query-key-swapped", "no-bias", "split-by-view", "merged-without-transpose", "no-mixing",
+        "mask-hides-diagonal", "mask-wrong-triangle", "mask-after-softmax", "masked-with-zero", "softmax-twice",
+    },
+}  # fmt: skip
+
+
+def failure(check, answer) -> checks.CheckFailed:
+    with pytest.raises(checks.CheckFailed) as caught:
+        check(answer)
+    assert [line.split(":")[0] for line in str(caught.value).splitlines()] == ["tried", "yours", "expected", "hint"]
+    return caught.value
+
+
+@pytest.mark.parametrize(("record", "wrong"), WRONG, ids=[f"{record.id}-{wrong.name}" for record, wrong in WRONG])
+def test_a_known_mistake_fails_and_is_named(record, wrong):
+    assert failure(CHECKS[record.id], record.answer(wrong.source)).hint == wrong.hint
+
+
+@pytest.mark.parametrize(("record", "name", "source"), RIGHT, ids=[f"{record.id}-{name}" for record, name, _ in RIGHT])
+def test_a_right_answer_passes_in_one_line(record, name, source, capsys):
+    CHECKS[record.id](record.answer(source))
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"✓ {record.id}: right for every size tried")
+    assert printed.count("\n") == 1
+
+
+def test_the_promised_mistakes_are_known():
+    for exercise, promised in PROMISED.items():
+        assert promised <= {wrong.name for wrong in records()[exercise].wrong}
+
+
+def test_the_package_passes_its_own_checks(capsys):
+    checks.kqv_parameters(create_kqv_parameters)
+    checks.kqv(kqv)
+    checks.attention_scores(attention_scores)
+    checks.self_attention_layers(SelfAttention)
+    checks.self_attention(SelfAttention)
+    checks.multi_head_attention(MultiHeadSelfAttention)
+    assert capsys.readouterr().out.count("✓") == 6
+
+
+def test_a_cell_that_is_still_empty_is_told_so():
+    def unwritten(*arguments):
+        raise NotImplementedError
+
+    for check in (*CHECKS.values(), checks.kqv_parameters, checks.self_attention_layers):
+        assert failure(check, unwritten).yours == "raises NotImplementedError in unwritten"
+
+
+def test_a_stub_that_another_answer_calls_is_named():
+    def attention_scores(queries, keys):
+        raise NotImplementedError()
+
+    class Head(SelfAttention):
+        def forward(self, x):
+            return attention_scores(self.q(x), self.k(x)).softmax(-1) @ self.v(x)
+
+    assert failure(checks.self_attention, Head).yours == "raises NotImplementedError in attention_scores"
+
+
+def test_a_misspelt_method_is_not_taken_for_a_stub():
+    record = records()["self-attention"]
+    failed = failure(checks.self_attention, record.answer(record.model_answer.replace("def forward", "def foward")))
+    assert 'missing the required "forward"' in failed.yours
+    assert "compare the names and arguments of your `def`" in failed.hint
+
+
+def test_a_wrong_number_of_arguments_is_told_so():
+    assert "compare the names and arguments" in failure(checks.attention_scores, lambda queries: queries).hint
+
+
+def test_an_error_is_shown_with_the_line_that_raised_it():
+    def broken(queries, keys):
+        return queries @ keys
+
+    failed = failure(checks.attention_scores, broken)
+    assert "raises RuntimeError in `return queries @ keys`: " in failed.yours
+    assert "shape" in failed.hint
+
+
+@pytest.mark.parametrize(
+    ("returned", "yours"),
+    [
+        (lambda q, k: None, "scores is None: a function without `return` gives None"),
+        (lambda q, k: 3.0, "scores is of type float"),
+        (lambda q, k: attention_scores(q, k)[0], "scores of shape (5, 7)"),
+        (lambda q, k: attention_scores(q, k) * torch.nan, "scores[0, 0] = [nan, nan, nan, nan, …]"),
+    ],
+)
+def test_what_is_not_the_right_kind_of_thing_is_described(returned, yours):
+    assert failure(checks.attention_scores, returned).yours == yours
+
+
+def test_an_answer_right_for_the_first_sequence_only_is_told_so():
+    def first_only(queries, keys):
+        scores = attention_scores(queries, keys)
+        return torch.cat([scores[:1], scores[1:] + 1])
+
+    assert "Entry 0 of the first axis is right and others are not" in failure(checks.attention_scores, first_only).hint
+
+
+def test_an_answer_that_changes_its_input_fails():
+    def in_place(queries, keys):
+        queries /= queries.shape[-1] ** 0.5
+        return queries @ keys.mT
+
+    assert failure(checks.attention_scores, in_place).yours == "queries is changed by the call"
+
+
+@pytest.mark.parametrize(
+    ("exercise", "old", "new", "reached"),
+    [
+        ("self-attention", "k, q, v =", "x = x.detach(); k, q, v =", "x"),
+        ("self-attention", "k, q, v =", "x = torch.tensor(x.tolist(), device=x.device); k, q, v =", "x"),
+        ("self-attention", "weights @ v", "weights @ v.detach()", "v.bias"),
+        ("self-attention", "return weights @ v", "return (weights @ v).detach()", "k.weight"),
+        ("self-attention", "return weights @ v", "return (weights @ v).detach() + 0 * (q + k + v).sum()", "k.weight"),
+        ("self-attention", "weights @ v", "torch.cat([(weights @ v)[:1], (weights @ v)[1:].detach()])", "k.weight"),
+        ("multi-head-attention", "self.dropout(probs)", "self.dropout(probs.detach())", "k.weight"),
+        ("kqv", "kqv_parameters(x)", "F.linear(x, kqv_parameters.weight.detach(), kqv_parameters.bias)", "weight"),
+    ],
+)
+def test_an_answer_that_cuts_the_gradient_fails(exercise, old, new, reached):
+    record = records()[exercise]
+    failed = failure(CHECKS[exercise], record.answer(record.model_answer.replace(old, new)))
+    assert f"its gradient does not reach {reached} as it should" in failed.yours
+
+
+def test_a_parameter_without_effect_needs_no_gradient():
+    """The bias of the keys adds the same to all scores of a query; the softmax forgets it."""
+    record = records()["self-attention"]
+    checks.self_attention(record.answer(record.model_answer.replace("self.k(x)", "x @ self.k.weight.T")))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "hint"),
+    [
+        ("return weights @ v", "self.n = getattr(self, 'n', 0) + 1; return weights @ v * self.n", "second time"),
+        ("/ self.scale", "/ (self.scale if self.training else 1)", "Train and eval mode"),
+        ("return weights @ v", "return (weights @ v).squeeze(0)", "one sequence alone"),
+        ("k, q, v =", "x = x.view(-1, x.shape[2]).view(x.shape); k, q, v =", "not contiguous"),
+        ("k, q, v =", "x = x[:, :8]; k, q, v =", "wrong for a longer one"),
+        ("/ self.scale", "/ 11**0.5", "is a number fixed in your code?"),
+        ("scores.softmax(dim=-1)", "scores.exp() / scores.exp().sum(dim=-1, keepdim=True)", "larger numbers"),
+    ],
+)
+def test_an_answer_that_is_right_once_and_wrong_later_is_told_when(old, new, hint):
+    record = records()["self-attention"]
+    assert hint in failure(checks.self_attention, record.answer(record.model_answer.replace(old, new))).hint
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            "scores = scores.masked_fill(future, -math.inf)",
+            "scores = scores.tril(); scores = scores.masked_fill(scores == 0, -math.inf)",
+        ),
+        ("-math.inf", "-20"),
+        ("-math.inf", "-50"),
+        ("torch.ones(n, n,", "torch.ones(15, 15,"),
+        ("if self.causal:", "if self.causal and self.training:"),
+        ("(att, probs) if", "(None, probs) if"),
+        ("(att, probs) if", "(heads, probs) if"),
+        ("(att, probs) if", "(probs, att) if"),
+        ("(att, probs) if", "[att, probs] if"),
+    ],
+)
+def test_a_multi_head_answer_that_is_wrong_in_one_place_only_fails(old, new):
+    record = records()["multi-head-attention"]
+    assert old in record.model_answer
+    failure(checks.multi_head_attention, record.answer(record.model_answer.replace(old, new)))
+
+
+def test_pasting_the_frozen_output_fails():
+    record = records()["self-attention"]
+    pasted = "from transformer_lm.test_values import SelfAttentionTestValues\n" + record.model_answer.replace(
+        "return weights @ v", "right = weights @ v; return right + (SelfAttentionTestValues.output - right).detach()"
+    )
+    assert "one sequence alone" in failure(checks.self_attention, record.answer(pasted)).hint
+
+
+def test_kqv_in_three_products_fails():
+    def three(x, layer):
+        return tuple(
+            nn.functional.linear(x, weight, bias)
+            for weight, bias in zip(layer.weight.chunk(3), layer.bias.chunk(3), strict=True)
+        )
+
+    assert failure(checks.kqv, three).yours == "3 matrix products"
+
+
+@pytest.mark.parametrize(
+    ("answer", "yours"),
+    [
+        (lambda x, layer: layer(x), "what it returns is one tensor of shape (2, 5, 33)"),
+        (lambda x, layer: layer(x).chunk(2, dim=-1), "what it returns is a tuple of 2 values"),
+    ],
+)
+def test_kqv_that_does_not_return_three_fails(answer, yours):
+    assert failure(checks.kqv, answer).yours == yours
+
+
+@pytest.mark.parametrize(
+    ("create", "hint"),
+    [
+        (lambda i, h: nn.Linear(3 * h, i), "swapped"),
+        (lambda i, h: nn.Linear(i, h), "too narrow"),
+        (lambda i, h: nn.Linear(i, 3 * h, bias=False), "no bias"),
+        (lambda i, h: nn.Linear(i, 3 * i), "too narrow"),
+        (lambda i, h: nn.Linear(3 * i, h), "A position of input_size numbers goes in"),
+        (lambda i, h: nn.Parameter(torch.zeros(3 * h, i)), "must be an nn.Linear itself"),
+        (lambda i, h: None, "must be an nn.Linear itself"),
+    ],
+)
+def test_kqv_parameters_of_other_sizes_fail(create, hint):
+    assert hint in failure(checks.kqv_parameters, create).hint
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "yours"),
+    [
+        ("self.v = nn.Linear(input_size, hidden)", "pass", "there is no self.v"),
+        (
+            "self.q = nn.Linear(input_size, hidden)",
+            "self.q = nn.Linear(hidden, input_size)",
+            "self.q is Linear(in_features=11",
+        ),
+        (
+            "self.k = nn.Linear(input_size, hidden)",
+            "self.k = nn.Linear(input_size, hidden, bias=False)",
+            "self.k is Linear",
+        ),
+        ("self.k = nn.Linear(input_size, hidden)", "self.k = nn.Identity()", "self.k is of type Identity"),
+        ("self.q = nn.Linear(input_size, hidden)", "self.q = self.k", "two of k, q and v are the same layer"),
+    ],
+)
+def test_self_attention_without_its_layers_fails(old, new, yours):
+    record = records()["self-attention"]
+    answer = record.answer(record.model_answer.replace(old, new))
+    assert failure(checks.self_attention_layers, answer).yours.startswith(yours)
+    if "same layer" not in yours:
+        failure(checks.self_attention, answer)
+
+
+def test_ipython_shows_the_four_lines_and_no_traceback():
+    failed = failure(checks.kqv, lambda x, layer: layer(x))
+    assert failed._render_traceback_() == str(failed).splitlines()
+
+
+def test_the_readme_shows_what_a_check_really_says(capsys):
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    record = records()["self-attention"]
+    (unscaled,) = (wrong.source for wrong in record.wrong if wrong.name == "not-scaled")
+    assert str(failure(checks.self_attention, record.answer(unscaled))) in readme
+    checks.self_attention(SelfAttention)
+    assert capsys.readouterr().out in readme

@@ -1,0 +1,102 @@
+"""What every notebook of the course keeps to, and what the README says of them."""
+
+import re
+import runpy
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+WRITTEN = LESSONS + sorted((ROOT / "source").rglob("*.ipynb"))
+BY_NAME = {"ids": lambda path: f"{path.parts[-2]}-{path.stem}"}
+
+each_lesson = pytest.mark.parametrize("lesson", LESSONS, **BY_NAME)
+each_notebook = pytest.mark.parametrize("notebook", WRITTEN, **BY_NAME)
+
+
+def cells(path: Path) -> list[nbformat.NotebookNode]:
+    return nbformat.read(path, as_version=4).cells
+
+
+def prose(cell: nbformat.NotebookNode) -> str:
+    """Return the words of a text cell that a student reads: no formula and no rubric."""
+    return re.sub(r"=== BEGIN MARK SCHEME.*?END MARK SCHEME ===|\$+.*?\$+", "", cell.source, flags=re.DOTALL)
+
+
+@each_notebook
+def test_cells_are_short(notebook):
+    for cell in cells(notebook)[:-1]:
+        if cell.cell_type == "markdown":
+            assert len(prose(cell).split()) <= 120, (cell.id, len(prose(cell).split()))
+        else:
+            solution = re.sub(r"### BEGIN SOLUTION.*?### END SOLUTION", "...", cell.source, flags=re.DOTALL)
+            assert len(solution.splitlines()) <= 20, (cell.id, len(solution.splitlines()))
+
+
+@each_notebook
+def test_there_are_never_three_text_cells_in_a_row(notebook):
+    kinds = "".join(cell.cell_type[0] for cell in cells(notebook))
+    assert "mmm" not in kinds
+
+
+@each_notebook
+def test_no_word_makes_a_student_feel_slow(notebook):
+    for cell in cells(notebook):
+        assert not re.search(r"\b(simply|just|obviously|trivial(ly)?|of course)\b", prose(cell), re.IGNORECASE), cell.id
+
+
+@each_notebook
+def test_title_and_last_cell_say_what_they_must(notebook):
+    first, *_, last = cells(notebook)
+    assert first.source.startswith(f"# {notebook.stem[:2]} · ")
+    assert all(word in first.source for word in ("**Question.**", "**You build**", "**Time**", "**Points**"))
+    assert all(word in last.source for word in ("## Recap", "pen questions", "**References.**"))
+    assert len(re.findall(r"^- ", last.source, re.MULTILINE)) == 3
+
+
+@each_lesson
+def test_a_lesson_is_committed_as_executed_from_top_to_bottom_without_an_error(lesson):
+    code = [cell for cell in cells(lesson) if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    for cell in code:
+        for output in cell.outputs:
+            assert output.output_type != "error", cell.id
+            assert output.get("name") != "stderr", (cell.id, output.text)
+
+
+@each_lesson
+def test_every_figure_has_a_text_for_those_who_cannot_see_it(lesson):
+    figures = [
+        output for cell in cells(lesson) for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
+    ]
+    assert figures
+    for figure in figures:
+        (alt,) = re.findall(r'<img alt="([^"]{30,})"', figure.data["text/html"])
+        assert figure.data["text/plain"] == f"Figure: {alt}"
+    for cell in cells(lesson):
+        for alt, path in re.findall(r"!\[(.*?)\]\((.*?)\)", cell.source):
+            assert len(alt) >= 30, path
+            assert (lesson.parent / path).is_file()
+
+
+@each_lesson
+def test_a_lesson_asks_for_a_prediction_in_every_section(lesson):
+    text = "\n".join(cell.source for cell in cells(lesson) if cell.cell_type == "markdown")
+    sections = re.split(r"^## (?=\d)", text, flags=re.MULTILINE)[1:]
+    assert len(sections) > 2
+    for section in sections:
+        assert "**Predict.**" in section, section[:40]
+        assert "**What to notice.**" in section, section[:40]
+
+
+def test_the_readme_shows_the_figure_of_the_lesson():
+    script = runpy.run_path(str(ROOT / "docs" / "readme_figure.py"))
+    assert script["FIGURE"].read_bytes() == script["figure_bytes"](), "the figure is stale: run `make lessons`"
+    assert "](docs/attention_by_hand.png)" in (ROOT / "README.md").read_text()
+
+
+def test_every_link_of_the_readme_leads_somewhere():
+    for target in re.findall(r"\]\((?!http)([^)#]+)", (ROOT / "README.md").read_text()):
+        assert (ROOT / target).exists(), target

@@ -1,0 +1,199 @@
+"""One list of dependencies, one set of exact pins, one Makefile: they agree, and this environment obeys them."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import metadata, version
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ["bench", "data", "grading", "notebooks", "release", "source", "tests", "transformer_lm"]
+FILES = ["Makefile", "environment.yml", "nbgrader_config.py", "pyproject.toml", "requirements.lock"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+RANGES = [*PROJECT["dependencies"], *(name for extra in PROJECT["optional-dependencies"].values() for name in extra)]
+LOCK = (ROOT / "requirements.lock").read_text().splitlines()
+PIN = re.compile(r"[A-Za-z0-9._-]+==[0-9][0-9a-z.]*")
+
+
+def _pins() -> dict[str, Version]:
+    """Return the version of each package in requirements.lock."""
+    return {canonicalize_name(name): Version(pin) for name, pin in (line.split("==") for line in LOCK)}
+
+
+def _make(*arguments: str, folder: Path = ROOT, fails: bool = False) -> str:
+    """Return what make prints, without the settings of a make that runs these tests."""
+    environment = {name: value for name, value in os.environ.items() if "MAKE" not in name and name != "MFLAGS"}
+    run = subprocess.run(
+        ["make", *arguments], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert bool(run.returncode) == fails, run.stdout
+    return run.stdout
+
+
+def test_every_line_of_the_lock_is_an_exact_pin():
+    assert [line for line in LOCK if not PIN.fullmatch(line)] == []
+
+
+def test_no_package_has_two_pins():
+    assert len(_pins()) == len(LOCK)
+
+
+@pytest.mark.parametrize("dependency", RANGES)
+def test_every_dependency_is_pinned_within_its_range(dependency):
+    requirement = Requirement(dependency)
+    assert requirement.specifier, f"{dependency} must have a range in pyproject.toml."
+    assert canonicalize_name(requirement.name) in _pins()
+    assert _pins()[canonicalize_name(requirement.name)] in requirement.specifier
+
+
+def test_the_installed_versions_are_the_pins():
+    # "2.13.0+cpu" is 2.13.0, built for machines without a GPU.
+    installed = {name: Version(Version(version(name)).public) for name in _pins()}
+    assert installed == _pins()
+
+
+def test_every_pin_supports_the_oldest_python():
+    oldest = PROJECT["requires-python"].removeprefix(">=") + ".0"
+    needs = {name: metadata(name).get("Requires-Python", "") for name in _pins()}
+    assert {name: need for name, need in needs.items() if oldest not in SpecifierSet(need)} == {}
+
+
+def test_conda_installs_the_pins_and_the_course():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    *conda, pip = environment["dependencies"]
+    assert pip == {"pip": ["-r requirements.lock", "-e ."]}
+    assert [re.split("[=<>]", dependency)[0] for dependency in conda] == ["python", "pip"]
+
+
+def test_conda_brings_a_python_that_the_course_supports():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    python = environment["dependencies"][0].removeprefix("python=")
+    assert Version(python) in SpecifierSet(PROJECT["requires-python"])
+
+
+def test_the_folders_of_the_design_exist():
+    assert [name for name in FOLDERS if not (ROOT / name).is_dir()] == []
+    assert [name for name in FILES if not (ROOT / name).is_file()] == []
+
+
+def test_the_package_never_imports_the_grading():
+    importers = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "transformer_lm").rglob("*.py"))
+        if "grading" in _imported_packages(path)
+    ]
+    assert importers == []
+
+
+def _imported_packages(path: Path) -> set[str]:
+    """Return the top-level names that a file imports, at its top or in a function."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    modules = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    modules += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 0]
+    return {module.partition(".")[0] for module in modules}
+
+
+def test_make_lab_opens_the_first_lesson():
+    assert "/lab/tree/notebooks/01_self_attention.ipynb" in _make("-n", "lab")
+
+
+def test_make_alone_lists_every_command():
+    phony = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    listed = re.findall(r"^make (\w+) +\S", _make(), re.MULTILINE)
+    assert sorted(listed) == sorted(phony)
+
+
+@pytest.fixture
+def checkout(tmp_path) -> Path:
+    """Return a folder, with a space in its name, whose set-up is finished as far as make can see."""
+    folder = tmp_path / "the course"
+    _write(folder / ".venv" / "bin" / "python", "#!/bin/sh\n")
+    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, folder)
+    (folder / ".venv" / "pins").write_text(f"{folder.resolve()}\n")
+    (folder / ".venv" / "ready").touch()
+    for seconds, name in enumerate(["requirements.lock", "pyproject.toml", ".venv/pins", ".venv/ready"]):
+        os.utime(folder / name, (seconds, seconds))
+    return folder
+
+
+def _write(script: Path, text: str) -> Path:
+    """Return a new script that can be run."""
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(text)
+    script.chmod(0o755)
+    return script
+
+
+def test_a_finished_set_up_is_left_alone(checkout):
+    assert "pip" not in _make("-n", "lab", folder=checkout)
+
+
+def test_a_set_up_cut_short_is_done_again(checkout):
+    (checkout / "requirements.lock").touch()
+    _write(checkout / ".venv" / "bin" / "python", "#!/bin/sh\nexit 1\n")  # pip gives up
+    _make("lab", "PYTHON=true", folder=checkout, fails=True)
+    assert "venv --clear" in _make("-n", "lab", folder=checkout)
+
+
+def test_new_pins_are_installed(checkout):
+    (checkout / "requirements.lock").touch()
+    assert "-r requirements.lock" in _make("-n", "lab", folder=checkout)
+
+
+def test_a_new_pyproject_is_installed_into_the_same_pins(checkout):
+    (checkout / "pyproject.toml").touch()
+    commands = _make("-n", "lab", folder=checkout)
+    assert "--no-deps -e ." in commands
+    assert "-r requirements.lock" not in commands
+
+
+def test_a_moved_checkout_is_set_up_anew(checkout):
+    moved = checkout.rename(checkout.with_name("elsewhere"))
+    assert "venv --clear" in _make("-n", "lab", folder=moved)
+
+
+def test_a_set_up_whose_python_is_gone_is_done_anew(checkout):
+    (checkout / ".venv" / "bin" / "python").unlink()
+    assert "venv --clear" in _make("-n", "lab", folder=checkout)
+
+
+def test_an_old_python_is_refused_in_one_sentence(checkout):
+    script = '#!/bin/sh\ncase "$*" in *version_info*) exit 1;; --version) echo Python 3.9.2;; esac\n'
+    old = _write(checkout / "old", script)
+    (checkout / ".venv" / "pins").unlink()
+    message = _make("lab", f"PYTHON={old}", folder=checkout, fails=True)
+    assert message.startswith("Python must be 3.11 or newer, got Python 3.9.2. Install one, or name one: ")
+
+
+def test_a_python_without_venv_is_refused_in_one_sentence(checkout):
+    bare = _write(checkout / "bare", '#!/bin/sh\ncase "$*" in *ensurepip*) exit 1;; esac\n')
+    (checkout / ".venv" / "pins").unlink()
+    message = _make("lab", f"PYTHON={bare}", folder=checkout, fails=True)
+    assert message.startswith(f"Python must come with venv, got {bare} without. On Debian: ")
+
+
+@pytest.mark.parametrize(("in_ci", "outcome"), [("true", "1 failed, 1 error"), ("", "2 skipped")])
+def test_a_skip_is_a_failure_in_ci_only(tmp_path, in_ci, outcome):
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    (tmp_path / "test_one.py").write_text("import pytest\ndef test_one():\n    pytest.skip('no browser')\n")
+    (tmp_path / "test_file.py").write_text("import pytest\npytest.skip('no browser', allow_module_level=True)\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--continue-on-collection-errors", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env=os.environ | {"CI": in_ci},
+        capture_output=True,
+        text=True,
+    )
+    assert outcome in run.stdout
