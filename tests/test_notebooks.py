@@ -48,6 +48,13 @@ def test_no_word_makes_a_student_feel_slow(notebook):
 
 
 @each_notebook
+def test_no_formula_has_lost_its_backslash(notebook):
+    """A backslash read as the start of a control character turns \\top into a tab and "op"."""
+    for cell in cells(notebook):
+        assert not re.search(r"[\t\r\f\v\a\b]", cell.source), cell.id
+
+
+@each_notebook
 def test_title_and_last_cell_say_what_they_must(notebook):
     first, *_, last = cells(notebook)
     assert first.source.startswith(f"# {notebook.stem[:2]} · ")
