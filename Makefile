@@ -46,6 +46,7 @@ release: .venv/ready  ## write release/ from source/
 lessons: .venv/ready  ## run the lessons and keep their new outputs
 	@$(RUN) nbconvert --to notebook --execute --inplace --ExecutePreprocessor.kernel_name=python3 \
 		--ExecutePreprocessor.record_timing=False $(ENCRYPTED) notebooks/*.ipynb
+	@.venv/bin/python docs/readme_figure.py
 
 frozen: .venv/ready  ## write the frozen values that students check against
 	@$(RUN) grading freeze
@@ -95,7 +96,8 @@ endif
 	@echo "Setting up .venv: this takes some minutes, once."
 	@rm -f $@
 	@"$(PYTHON)" -E -m venv --clear .venv
-	@$(RUN) pip install -qq -r requirements.lock
+	@# Somebody who waits wants to see progress; in CI nobody waits.
+	@$(RUN) pip install $(if $(CI),-qq) -r requirements.lock
 	@# JupyterLab would ask for leave to fetch its news, and look for updates.
 	@$(RUN) jupyterlab.labextensions disable "@jupyterlab/apputils-extension:announcements" 2>/dev/null
 	@pwd -P > $@
