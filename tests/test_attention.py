@@ -164,6 +164,8 @@ def test_inputs_may_have_any_strides_and_stay_as_they_were():
         (lambda: attention_scores(X, X[:1]), "axis b must have one size, got 2 in queries"),
         (lambda: attention_scores(X, X[..., 1:]), "axis dh must have one size, got 7 in queries"),
         (lambda: attention_scores(X, X[:, :0]), "axis j must not be empty, got size 0 in keys"),
+        (lambda: attention_weights(SCORES[0]), "scores must have the 3 axes (b, i, j), got 2 of sizes (3, 5)."),
+        (lambda: attention_weights(SCORES[..., :0]), "axis j must not be empty, got size 0 in scores"),
         (lambda: self_attention(X[:, :4], SCORES), "axis j must have one size, got 5 in scores"),
         (lambda: self_attention(X[:1], SCORES), "axis b must have one size, got 2 in scores"),
         (lambda: self_attention(X[0], SCORES), "values must have the 3 axes (b, j, dh), got 2"),

@@ -263,7 +263,9 @@ def test_inputs_may_have_any_strides_and_stay_as_they_were(kind):
 def test_causal_mask_is_built_once_and_sliced_for_shorter_sequences(kind, monkeypatch):
     problem, masks = make_problem(kind), []
     shorter = problem._replace(x=problem.x[:, :3])
-    expected, _ = shorter.attended(), problem.attended()
+    expected = shorter.attended()
+    assert problem.module._longest_mask.shape[1] == (7 if kind == "causal" else 3)  # max_len, or the longest seen
+    problem.attended()
     real = modeling_attention.attention_weights
     monkeypatch.delattr(modeling_attention, "create_causal_mask")
     monkeypatch.setattr(modeling_attention, "attention_weights", lambda s, mask: masks.append(mask) or real(s, mask))
@@ -278,6 +280,7 @@ def test_causal_mask_grows_with_the_longest_sequence_even_in_inference_mode():
         for n in (2, 4, 3):
             grown._replace(x=problem.x[:, :n], visible=None).attended()
     assert grown.module._longest_mask.shape == (1, 4, 4)
+    assert not grown.module._longest_mask.is_inference()
     assert_same(grown.solutions(), problem.solutions())
 
 
