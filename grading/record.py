@@ -77,13 +77,14 @@ class Record:
             return {name: output.detach().numpy() for name, output in self._called(source, _tensors(case)).items()}
 
     def gradients(self, source: str, case: Arrays) -> dict[str, Arrays]:
-        """Return for each output the gradients of its squares, summed, by the inputs, in float64."""
+        """Return for each output that trains the gradients of its squares, summed, by the inputs, in float64."""
         inputs = _tensors(case)
         targets = {name: tensor.requires_grad_() for name, tensor in inputs.items() if tensor.is_floating_point()}
         found = {}
         with _float64():
-            for name, output in self._called(source, inputs).items():
-                loss = output.square().sum()
+            outputs = self._called(source, inputs)
+            for name in self.public.trains:
+                loss = outputs[name].square().sum()
                 gradients = torch.autograd.grad(loss, list(targets.values()), retain_graph=True, materialize_grads=True)
                 found[name] = {target: tensor.numpy() for target, tensor in zip(targets, gradients, strict=True)}
         return found

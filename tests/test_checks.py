@@ -197,13 +197,19 @@ def test_an_answer_that_is_right_once_and_wrong_later_is_told_when(old, new, hin
         ("(att, probs) if", "(None, probs) if"),
         ("(att, probs) if", "(heads, probs) if"),
         ("(att, probs) if", "(probs, att) if"),
-        ("(att, probs) if", "[att, probs] if"),
     ],
 )
 def test_a_multi_head_answer_that_is_wrong_in_one_place_only_fails(old, new):
     record = records()["multi-head-attention"]
     assert old in record.model_answer
     failure(checks.multi_head_attention, record.answer(record.model_answer.replace(old, new)))
+
+
+def test_weights_to_look_at_may_be_detached():
+    record = records()["multi-head-attention"]
+    checks.multi_head_attention(
+        record.answer(record.model_answer.replace("(att, probs) if", "[att, probs.detach()] if"))
+    )
 
 
 def test_pasting_the_frozen_output_fails():
@@ -245,6 +251,7 @@ def test_kqv_that_does_not_return_three_fails(answer, yours):
         (lambda i, h: nn.Linear(3 * i, h), "A position of input_size numbers goes in"),
         (lambda i, h: nn.Parameter(torch.zeros(3 * h, i)), "must be an nn.Linear itself"),
         (lambda i, h: None, "must be an nn.Linear itself"),
+        (lambda i, h: nn.Linear(i, 3 * h).requires_grad_(False), "frozen"),
     ],
 )
 def test_kqv_parameters_of_other_sizes_fail(create, hint):

@@ -30,14 +30,15 @@ OTHER_SIZES = "Right at first, wrong for other sizes and larger numbers: is a nu
 class PublicExercise:
     """What everybody may know about an exercise.
 
-    `axes` holds the names of the outputs, in order, and the names of their axes; `reads` the inputs that are given
-    with each call, batch first: the other inputs are weights. `build` makes from an answer and the inputs what is to
-    be called, usually a module with those weights; `call` yields its outputs one after the other; `tried` says in
-    words how an output was made.
+    `axes` holds the names of the outputs, in order, and the names of their axes; `trains` those outputs whose gradient
+    matters. `reads` holds the inputs that are given with each call, batch first: the other inputs are weights. `build`
+    makes from an answer and the inputs what is to be called, usually a module with those weights; `call` yields its
+    outputs one after the other; `tried` says in words how an output was made.
     """
 
     id: str
     axes: dict[str, str]
+    trains: tuple[str, ...]
     reads: tuple[str, ...]
     build: Callable[[object, Inputs], object]
     call: Callable[[object, Inputs], Iterator[Tensor]]

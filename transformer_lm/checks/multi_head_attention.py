@@ -47,7 +47,7 @@ def _weights(module: nn.Module, plain: Tensor, inputs: Inputs, output: str) -> T
     """Return the weights, after checking that they come with the same output as without them."""
     returned = module(inputs["x"], return_attention=True)
     hint = "With return_attention=True the weights come back too, after the output."
-    if not isinstance(returned, tuple) or len(returned) != 2:
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
         raise CheckFailed(_tried(inputs, output), f"what it returns is {kind(returned)}", "a tuple of 2 values", hint)
     if not isinstance(returned[0], Tensor) or not close(returned[0], plain):
         raise CheckFailed(_tried(inputs, output), "another output than without the weights", "the same output", hint)
@@ -57,6 +57,7 @@ def _weights(module: nn.Module, plain: Tensor, inputs: Inputs, output: str) -> T
 MULTI_HEAD_ATTENTION = PublicExercise(
     id="multi-head-attention",
     axes={"output": "b n hidden", "output_causal": "b n hidden", "weights": "b*h i j", "weights_causal": "b*h i j"},
+    trains=("output", "output_causal"),  # weights are for looking at, and may be detached
     reads=("x",),
     build=_build,
     call=_call,

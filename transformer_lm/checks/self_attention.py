@@ -37,6 +37,7 @@ def _call_kqv(subject: tuple[Callable, nn.Linear], inputs: Inputs) -> Iterator[T
 KQV = PublicExercise(
     id="kqv",
     axes={"keys": "b n dh", "queries": "b n dh", "values": "b n dh"},
+    trains=("keys", "queries", "values"),
     reads=("x",),
     build=_build_kqv,
     call=_call_kqv,
@@ -56,6 +57,7 @@ def _call_scores(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
 ATTENTION_SCORES = PublicExercise(
     id="attention-scores",
     axes={"scores": "b i j"},
+    trains=("scores",),
     reads=("queries", "keys"),
     build=lambda answer, inputs: answer,
     call=_call_scores,
@@ -82,6 +84,7 @@ def _call_self_attention(module: nn.Module, inputs: Inputs) -> Iterator[Tensor]:
 SELF_ATTENTION = PublicExercise(
     id="self-attention",
     axes={"output": "b n hidden"},
+    trains=("output",),
     reads=("x",),
     build=_build_self_attention,
     call=_call_self_attention,
@@ -141,9 +144,11 @@ def _check_linear(tried: str, name: str, layer: object, size_in: int, size_out: 
     if not isinstance(layer, nn.Linear):
         raise CheckFailed(tried, f"{name} is {kind(layer)}", expected, "It must be an nn.Linear itself.")
     sizes = (layer.in_features, layer.out_features)
-    if sizes == (size_in, size_out) and layer.bias is not None:
+    if sizes == (size_in, size_out) and layer.bias is not None and layer.weight.requires_grad:
         return
-    if layer.bias is None:
+    if not layer.weight.requires_grad:
+        hint = "The layer is frozen, so it cannot learn: leave its requires_grad as it is."
+    elif layer.bias is None:
         hint = "The layer has no bias; nn.Linear has one unless you switch it off."
     elif sizes == (size_out, size_in):
         hint = "The two sizes are swapped: nn.Linear takes the size in, then the size out."
