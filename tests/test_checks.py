@@ -160,10 +160,11 @@ def test_an_answer_that_cuts_the_gradient_fails(exercise, old, new, reached):
     assert f"its gradient does not reach {reached} as it should" in failed.yours
 
 
-def test_a_parameter_without_effect_needs_no_gradient():
+def test_a_parameter_without_effect_needs_no_gradient(capsys):
     """The bias of the keys adds the same to all scores of a query; the softmax forgets it."""
     record = records()["self-attention"]
     checks.self_attention(record.answer(record.model_answer.replace("self.k(x)", "x @ self.k.weight.T")))
+    assert "✓" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -205,11 +206,12 @@ def test_a_multi_head_answer_that_is_wrong_in_one_place_only_fails(old, new):
     failure(checks.multi_head_attention, record.answer(record.model_answer.replace(old, new)))
 
 
-def test_weights_to_look_at_may_be_detached():
+def test_weights_to_look_at_may_be_detached(capsys):
     record = records()["multi-head-attention"]
     checks.multi_head_attention(
         record.answer(record.model_answer.replace("(att, probs) if", "[att, probs.detach()] if"))
     )
+    assert "✓" in capsys.readouterr().out
 
 
 def test_pasting_the_frozen_output_fails():
