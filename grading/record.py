@@ -1,7 +1,7 @@
 """One exercise, one record: the reference, the cases, the wrong answers and the right ones.
 
-An answer is the text of a solution cell. A wrong answer is the model answer with one edit, so that a reader
-sees the mistake and nothing else.
+An answer is the text of a solution cell. A wrong answer is the model answer with an edit or two, so
+that a reader sees the mistake and nothing else.
 """
 
 import random

@@ -171,11 +171,11 @@ def test_a_parameter_without_effect_needs_no_gradient(capsys):
     ("old", "new", "hint"),
     [
         ("return weights @ v", "self.n = getattr(self, 'n', 0) + 1; return weights @ v * self.n", "second time"),
-        ("/ self.scale", "/ (self.scale if self.training else 1)", "Train and eval mode"),
+        ("/ self.q", "/ (1 if self.training else 2) / self.q", "Train and eval mode"),
         ("return weights @ v", "return (weights @ v).squeeze(0)", "one sequence alone"),
         ("k, q, v =", "x = x.view(-1, x.shape[2]).view(x.shape); k, q, v =", "not contiguous"),
         ("k, q, v =", "x = x[:, :8]; k, q, v =", "wrong for a longer one"),
-        ("/ self.scale", "/ 11**0.5", "is a number fixed in your code?"),
+        ("self.q.out_features**0.5", "11**0.5", "is a number fixed in your code?"),
         ("scores.softmax(dim=-1)", "scores.exp() / scores.exp().sum(dim=-1, keepdim=True)", "larger numbers"),
     ],
 )
@@ -275,14 +275,19 @@ def test_kqv_parameters_of_other_sizes_fail(create, hint):
             "self.k is Linear",
         ),
         ("self.k = nn.Linear(input_size, hidden)", "self.k = nn.Identity()", "self.k is of type Identity"),
-        ("self.q = nn.Linear(input_size, hidden)", "self.q = self.k", "two of k, q and v are the same layer"),
+        (
+            "self.q = nn.Linear(input_size, hidden)",
+            "self.q = nn.Linear(input_size, hidden); self.q.bias = self.k.bias",
+            "two of k, q and v share parameters",
+        ),
+        ("self.q = nn.Linear(input_size, hidden)", "self.q = self.k", "two of k, q and v share parameters"),
     ],
 )
 def test_self_attention_without_its_layers_fails(old, new, yours):
     record = records()["self-attention"]
     answer = record.answer(record.model_answer.replace(old, new))
     assert failure(checks.self_attention_layers, answer).yours.startswith(yours)
-    if "same layer" not in yours:
+    if "share" not in yours:
         failure(checks.self_attention, answer)
 
 

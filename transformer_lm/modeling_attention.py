@@ -142,7 +142,7 @@ class MultiHeadSelfAttention(nn.Module):
     def _causal_mask(self, n: int, device: torch.device) -> Tensor:
         """Return the mask (1, n, n), cut from one that is built anew only for a longer sequence or another device."""
         if self._longest_mask is None or self._longest_mask.shape[1] < n or self._longest_mask.device != device:
-            with torch.inference_mode(False):  # a mask built in inference mode could not be used in training
+            with torch.inference_mode(False):  # a tensor made in inference mode cannot be saved for a backward pass
                 self._longest_mask = create_causal_mask(n, device)
         return self._longest_mask[:, :n, :n]
 

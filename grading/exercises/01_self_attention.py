@@ -5,7 +5,14 @@ import random
 
 import numpy as np
 
-from grading import hints
+from grading.mistakes import (
+    KEYS_AS_VALUES,
+    KEYS_VIEWED,
+    SCALED_BY_LENGTH,
+    SOFTMAX,
+    attention_mistakes,
+    scaling_mistakes,
+)
 from grading.record import Arrays, Record, WrongAnswer, dyadic, edited, softmax
 from transformer_lm.checks.self_attention import ATTENTION_SCORES, KQV, SELF_ATTENTION
 
@@ -48,7 +55,12 @@ KQV_WRONG = (
     wrong_order("backwards", "values, queries, keys"),
     wrong_order("values-first", "values, keys, queries"),
     wrong_order("queries-first-keys-last", "queries, values, keys"),
-    edited("no-bias", hints.NO_BIAS, KQV_ANSWER, ("kqv_parameters(x)", "(x @ kqv_parameters.weight.T)")),
+    edited(
+        "no-bias",
+        "The bias of the layer is missing: you use its weights only.",
+        KQV_ANSWER,
+        ("kqv_parameters(x)", "(x @ kqv_parameters.weight.T)"),
+    ),
     edited(
         "interleaved",
         "The three are interleaved: every third number goes to the same one. Each must be a block of its own.",
@@ -129,13 +141,9 @@ def attention_scores(queries, keys):
 """
 
 SCORES_WRONG = (
-    edited("not-scaled", hints.NOT_SCALED, SCORES_ANSWER, (" / dh**0.5", "")),
-    edited("scaled-by-width", hints.SCALED_BY_WIDTH, SCORES_ANSWER, ("dh**0.5", "dh")),
-    edited("scaled-by-square", hints.SCALED_BY_SQUARE, SCORES_ANSWER, ("dh**0.5", "dh**2")),
-    edited("scaled-by-half", hints.SCALED_BY_HALF, SCORES_ANSWER, ("dh**0.5", "dh ** 1 / 2")),
-    edited("multiplied", hints.MULTIPLIED, SCORES_ANSWER, ("/ dh", "* dh")),
-    edited("scaled-by-queries", hints.SCALED_BY_LENGTH, SCORES_ANSWER, ("queries.shape[-1]", "queries.shape[1]")),
-    edited("scaled-by-keys", hints.SCALED_BY_LENGTH, SCORES_ANSWER, ("queries.shape[-1]", "keys.shape[1]")),
+    *scaling_mistakes(SCORES_ANSWER, "dh"),
+    edited("scaled-by-queries", SCALED_BY_LENGTH, SCORES_ANSWER, ("queries.shape[-1]", "queries.shape[1]")),
+    edited("scaled-by-keys", SCALED_BY_LENGTH, SCORES_ANSWER, ("queries.shape[-1]", "keys.shape[1]")),
     edited(
         "scaled-by-batch",
         "The scores are scaled by the size of the batch; a sequence must not depend on how many others there are.",
@@ -167,7 +175,7 @@ SCORES_WRONG = (
     ),
     edited(
         "keys-viewed",
-        hints.KEYS_VIEWED,
+        KEYS_VIEWED,
         SCORES_ANSWER,
         ("keys.transpose(1, 2)", "keys.reshape(keys.shape[0], dh, -1)"),
     ),
@@ -242,48 +250,44 @@ class SelfAttention(nn.Module):
         self.k = nn.Linear(input_size, hidden)
         self.q = nn.Linear(input_size, hidden)
         self.v = nn.Linear(input_size, hidden)
-        self.scale = hidden**0.5
 
     def forward(self, x):
         k, q, v = self.k(x), self.q(x), self.v(x)
-        scores = q @ k.transpose(1, 2) / self.scale
+        scores = q @ k.transpose(1, 2) / self.q.out_features**0.5
         weights = scores.softmax(dim=-1)
         return weights @ v
 """
 
-WITHOUT_BIAS = ("self.k(x), self.q(x), self.v(x)", "x @ self.k.weight.T, x @ self.q.weight.T, x @ self.v.weight.T")
+WIDTH = "self.q.out_features"
 
 HEAD_WRONG = (
-    edited("not-scaled", hints.NOT_SCALED, HEAD_ANSWER, (" / self.scale", "")),
-    edited("scaled-by-width", hints.SCALED_BY_WIDTH, HEAD_ANSWER, ("hidden**0.5", "hidden")),
-    edited("scaled-by-square", hints.SCALED_BY_SQUARE, HEAD_ANSWER, ("hidden**0.5", "hidden**2")),
-    edited("scaled-by-half", hints.SCALED_BY_HALF, HEAD_ANSWER, ("/ self.scale", "/ v.shape[-1] / 2")),
-    edited("multiplied", hints.MULTIPLIED, HEAD_ANSWER, ("/ self.scale", "* self.scale")),
-    edited("scaled-by-input-size", hints.SCALED_BY_INPUT, HEAD_ANSWER, ("hidden**0.5", "input_size**0.5")),
-    edited("scaled-by-length", hints.SCALED_BY_LENGTH, HEAD_ANSWER, ("/ self.scale", "/ x.shape[1] ** 0.5")),
+    *attention_mistakes(HEAD_ANSWER, WIDTH),
     edited(
         "scaled-after-softmax",
         "The scale is applied after the softmax: rows of the weights no longer sum to 1.",
         HEAD_ANSWER,
-        (" / self.scale", ""),
-        ("softmax(dim=-1)", "softmax(dim=-1) / self.scale"),
+        (f" / {WIDTH}**0.5", ""),
+        (SOFTMAX, f"{SOFTMAX} / {WIDTH}**0.5"),
     ),
-    edited("softmax-over-queries", hints.SOFTMAX_OVER_QUERIES, HEAD_ANSWER, ("softmax(dim=-1)", "softmax(dim=1)")),
-    edited("softmax-over-batch", hints.SOFTMAX_OVER_BATCH, HEAD_ANSWER, ("softmax(dim=-1)", "softmax(dim=0)")),
     edited(
         "softmax-over-everything",
         "The softmax runs over the whole matrix: each row of the weights must sum to 1 by itself.",
         HEAD_ANSWER,
-        ("scores.softmax(dim=-1)", "scores.flatten(1).softmax(dim=-1).view_as(scores)"),
+        (SOFTMAX, "scores.flatten(1).softmax(dim=-1).view_as(scores)"),
     ),
-    edited("softmax-twice", hints.SOFTMAX_TWICE, HEAD_ANSWER, ("softmax(dim=-1)", "softmax(dim=-1).softmax(dim=-1)")),
-    edited("no-softmax", hints.NO_SOFTMAX, HEAD_ANSWER, ("scores.softmax(dim=-1)", "scores")),
-    edited("query-key-swapped", hints.QUERY_KEY_SWAPPED, HEAD_ANSWER, ("q @ k.transpose", "k @ q.transpose")),
-    edited("no-bias", hints.NO_BIAS, HEAD_ANSWER, WITHOUT_BIAS),
-    edited("weights-transposed", hints.WEIGHTS_TRANSPOSED, HEAD_ANSWER, ("weights @ v", "weights.transpose(1, 2) @ v")),
-    edited("keys-as-values", hints.KEYS_AS_VALUES, HEAD_ANSWER, ("weights @ v", "weights @ k")),
-    edited("queries-as-values", hints.QUERIES_AS_VALUES, HEAD_ANSWER, ("weights @ v", "weights @ q")),
-    edited("not-normalised", hints.UNNORMALISED, HEAD_ANSWER, ("scores.softmax(dim=-1)", "scores.exp()")),
+    edited(
+        "weights-transposed",
+        "The weights are transposed before they meet the values: row i must weigh what query i reads.",
+        HEAD_ANSWER,
+        ("weights @ v", "weights.transpose(1, 2) @ v"),
+    ),
+    edited("keys-as-values", KEYS_AS_VALUES, HEAD_ANSWER, ("weights @ v", "weights @ k")),
+    edited(
+        "queries-as-values",
+        "The queries are averaged in place of the values.",
+        HEAD_ANSWER,
+        ("weights @ v", "weights @ q"),
+    ),
     edited(
         "scores-of-the-input",
         "The scores compare the input with itself: queries and keys are never used.",
@@ -307,7 +311,7 @@ HEAD_WRONG = (
     ),
     edited(
         "keys-viewed",
-        hints.KEYS_VIEWED,
+        KEYS_VIEWED,
         HEAD_ANSWER,
         ("k.transpose(1, 2)", "k.reshape(k.shape[0], k.shape[2], -1)"),
     ),
@@ -315,13 +319,13 @@ HEAD_WRONG = (
         "hardmax",
         "Each query reads its best key only: the weights are an argmax, not a softmax.",
         HEAD_ANSWER,
-        ("scores.softmax(dim=-1)", "F.one_hot(scores.argmax(dim=-1), x.shape[1]).to(v.dtype)"),
+        (SOFTMAX, "F.one_hot(scores.argmax(dim=-1), x.shape[1]).to(v.dtype)"),
     ),
     edited(
         "causal",
         "The future is masked: in this exercise every position reads every other.",
         HEAD_ANSWER,
-        ("/ self.scale", "/ self.scale + torch.full_like(q @ k.mT, -math.inf).triu(1)"),
+        (f"{WIDTH}**0.5", f"{WIDTH}**0.5 + torch.full_like(q @ k.mT, -math.inf).triu(1)"),
     ),
     edited(
         "residual",

@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 
-from grading import hints
+from grading.mistakes import KEYS_AS_VALUES, SOFTMAX, attention_mistakes
 from grading.record import Arrays, Record, dyadic, edited, softmax
 from transformer_lm.checks.multi_head_attention import MULTI_HEAD_ATTENTION
 
@@ -81,13 +81,11 @@ MODEL_ANSWER = INIT + FORWARD
 
 SPLIT = "x.view(b, n, self.num_heads, self.head_size).transpose(1, 2)"
 MIX = "self.mix(att)"
-SOFTMAX = "scores.softmax(dim=-1)"
 FILL = "scores.masked_fill(future, -math.inf)"
 DIAGONAL = "The mask hides the diagonal: a position may read itself and what came before."
 
 WRONG = (
-    edited("not-scaled", hints.NOT_SCALED, MODEL_ANSWER, (" / self.head_size**0.5", "")),
-    edited("scaled-by-width", hints.SCALED_BY_WIDTH, MODEL_ANSWER, ("self.head_size**0.5", "self.head_size")),
+    *attention_mistakes(MODEL_ANSWER, "self.head_size"),
     edited(
         "scaled-by-hidden",
         "The scores are scaled by the width of all heads together; each dot product runs over one head only.",
@@ -100,29 +98,11 @@ WRONG = (
         MODEL_ANSWER,
         ("self.head_size**0.5", "self.num_heads**0.5"),
     ),
-    edited("scaled-by-length", hints.SCALED_BY_LENGTH, MODEL_ANSWER, ("self.head_size**0.5", "n**0.5")),
-    edited("scaled-by-input-size", hints.SCALED_BY_INPUT, MODEL_ANSWER, ("self.head_size**0.5", "x.shape[2] ** 0.5")),
-    edited("scaled-by-half", hints.SCALED_BY_HALF, MODEL_ANSWER, ("self.head_size**0.5", "self.head_size ** 1 / 2")),
-    edited("not-normalised", hints.UNNORMALISED, MODEL_ANSWER, (SOFTMAX, "scores.exp()")),
-    edited("multiplied", hints.MULTIPLIED, MODEL_ANSWER, ("/ self.head_size**0.5", "* self.head_size**0.5")),
-    edited("softmax-over-queries", hints.SOFTMAX_OVER_QUERIES, MODEL_ANSWER, (SOFTMAX, "scores.softmax(dim=1)")),
-    edited("softmax-over-batch", hints.SOFTMAX_OVER_BATCH, MODEL_ANSWER, (SOFTMAX, "scores.softmax(dim=0)")),
     edited(
         "softmax-over-heads",
         "The softmax runs over the heads of a sequence, so heads compete with each other. Which axis holds the keys?",
         MODEL_ANSWER,
         (SOFTMAX, "scores.view(b, self.num_heads, n, n).softmax(dim=1).flatten(0, 1)"),
-    ),
-    edited("softmax-twice", hints.SOFTMAX_TWICE, MODEL_ANSWER, (SOFTMAX, f"{SOFTMAX}.softmax(dim=-1)")),
-    edited("no-softmax", hints.NO_SOFTMAX, MODEL_ANSWER, (SOFTMAX, "scores")),
-    edited("query-key-swapped", hints.QUERY_KEY_SWAPPED, MODEL_ANSWER, ("q @ k.transpose", "k @ q.transpose")),
-    edited(
-        "no-bias",
-        hints.NO_BIAS,
-        MODEL_ANSWER,
-        ("self.split(self.k(x))", "self.split(x @ self.k.weight.T)"),
-        ("self.split(self.q(x))", "self.split(x @ self.q.weight.T)"),
-        ("self.split(self.v(x))", "self.split(x @ self.v.weight.T)"),
     ),
     edited(
         "split-by-view",
@@ -158,9 +138,7 @@ WRONG = (
     edited(
         "no-mixing-bias", "The bias of the mixing layer is missing.", MODEL_ANSWER, (MIX, "att @ self.mix.weight.T")
     ),
-    edited(
-        "keys-as-values", hints.KEYS_AS_VALUES, MODEL_ANSWER, ("self.dropout(probs) @ v", "self.dropout(probs) @ k")
-    ),
+    edited("keys-as-values", KEYS_AS_VALUES, MODEL_ANSWER, ("self.dropout(probs) @ v", "self.dropout(probs) @ k")),
     edited(
         "no-mask",
         "The mask has no effect: with causal=True positions still read the future.",

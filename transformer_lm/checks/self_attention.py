@@ -127,9 +127,9 @@ def self_attention_layers(answer: Callable) -> None:
                 hint = "Make the three layers in __init__, each under its own name."
                 raise CheckFailed(tried, f"there is no self.{name}", expected, hint)
             _check_linear(tried, f"self.{name}", getattr(module, name), input_size, hidden)
-        if len({id(getattr(module, name).weight) for name in "kqv"}) < 3:
-            hint = "Give each of the three a layer of its own, or they will always be equal."
-            raise CheckFailed(tried, "two of k, q and v are the same layer", expected, hint)
+        if len({id(part) for name in "kqv" for part in getattr(module, name).parameters()}) < 6:
+            hint = "Give each of the three a layer of its own, with its own weight and bias."
+            raise CheckFailed(tried, "two of k, q and v share parameters", expected, hint)
     passed("self-attention", "the three layers are there.")
 
 
