@@ -92,6 +92,12 @@ def attention_mistakes(answer: str, width: str) -> tuple[WrongAnswer, ...]:
             (SOFTMAX, "scores.exp()"),
         ),
         edited(
+            "log-softmax",
+            "The weights are logarithms: a log-softmax is for losses, an average needs shares that sum to 1.",
+            answer,
+            (SOFTMAX, "scores.log_softmax(dim=-1)"),
+        ),
+        edited(
             "query-key-swapped",
             "Queries and keys are swapped: row i must hold the scores of query i.",
             answer,
