@@ -1,24 +1,132 @@
-"""The commands that instructors type: `python -m grading freeze`."""
+"""The commands that instructors type: `python -m grading try`, `prove` and `freeze`."""
 
 import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
 
-from grading.exercises import records
-from grading.freeze import freeze
+from tqdm import tqdm
+
+from grading.answers import Cell
+from grading.exercises import records, topic_of
+from grading.sandbox import IsolationIncomplete, missing_walls
+from grading.workers import answer_server
+
+REDUCED = "--reduced-isolation"
 
 
 def main() -> None:
     """Read the command line and do what it says."""
     parser = argparse.ArgumentParser(prog="python -m grading", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    frozen = commands.add_parser("freeze", help="write the frozen values that students check against")
-    frozen.add_argument("exercises", nargs="*", metavar="EXERCISE", help=f"of {', '.join(records())}; all without")
+    _add_try(commands.add_parser("try", help="tell what an answer would get, and why"))
+    _add_prove(commands.add_parser("prove", help="prove that wrong answers are refused and right ones accepted"))
+    _add_freeze(commands.add_parser("freeze", help="write the frozen values that students check against"))
     arguments = parser.parse_args()
-    unknown = set(arguments.exercises) - set(records())
-    if unknown:
-        parser.error(f"exercise must be one of {', '.join(records())}, got {', '.join(sorted(unknown))}.")
+    if getattr(arguments, "reduced_isolation", False) and missing_walls():
+        print(f"REDUCED ISOLATION: here is none for {'; '.join(missing_walls())}.", file=sys.stderr)
+    try:
+        sys.exit(arguments.command_function(arguments))
+    except IsolationIncomplete as incomplete:
+        sys.exit(f"{incomplete} To go on without it, trusting every submission: {REDUCED}")
+    except KeyboardInterrupt:
+        sys.exit("Interrupted.")
+
+
+def _add_reduced(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(REDUCED, action="store_true", help="go on where students' code can't be isolated fully")
+
+
+def _add_workers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workers", type=_positive, metavar="N", help="processes side by side; one a core without")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}.")
+    return number
+
+
+def _exercise(text: str) -> str:
+    if text not in records():
+        raise argparse.ArgumentTypeError(f"must be one of {', '.join(records())}, got {text}.")
+    return text
+
+
+def _add_exercises(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("exercises", nargs="*", type=_exercise, metavar="EXERCISE", help="all of them without")
+
+
+def _add_try(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("exercise", type=_exercise, metavar="EXERCISE", help=f"one of {', '.join(records())}")
+    parser.add_argument("file", type=Path, metavar="FILE.py", help="what the solution cell would hold, and imports")
+    parser.add_argument("--json", action="store_true", help="print points and messages as JSON")
+    parser.add_argument("--seed", type=int, help="draw the same inputs again")
+    _add_reduced(parser)
+    parser.set_defaults(command_function=_try)
+
+
+def _try(arguments: argparse.Namespace) -> int:
+    from grading.judge import judge
+
+    try:
+        source = arguments.file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        sys.exit(f"FILE.py must be a text file, got {arguments.file}: {error}.")
+    server = answer_server(topic_of(arguments.exercise), arguments.reduced_isolation)
+    result = judge(records()[arguments.exercise], [Cell(0, source)], server, arguments.seed)
+    if arguments.json:
+        print(json.dumps(result.as_table(), indent=2, ensure_ascii=False))
+        return 0
+    print(f"{result.exercise}: {result.points:g} of {result.max_points:g} points")
+    for part in result.parts:
+        print(f"\n{part.name}: {part.points:g} of {part.max_points:g}\n{part.message}")
+    return 0
+
+
+def _add_prove(parser: argparse.ArgumentParser) -> None:
+    _add_exercises(parser)
+    _add_workers(parser)
+    _add_reduced(parser)
+    parser.set_defaults(command_function=_prove)
+
+
+def _prove(arguments: argparse.Namespace) -> int:
+    from grading.prove import SEEDS, prove, trials
+
+    exercises = arguments.exercises or list(records())
+    total = sum(1 for _ in trials(exercises, arguments.reduced_isolation))
+    tried: Counter[tuple[str, str]] = Counter()
+    faults = []
+    for trial, fault in tqdm(
+        prove(exercises, arguments.workers, arguments.reduced_isolation), total=total, unit="answer", disable=None
+    ):
+        tried[trial.exercise, trial.kind] += 1
+        if fault:
+            faults.append(f"{trial.exercise}, {trial.kind} answer {trial.name!r}, seed {trial.seed}: {fault}")
+    for exercise in exercises:
+        counts = {kind: tried[exercise, kind] // len(SEEDS) for kind in ("wrong", "right", "blank")}
+        print(f"{exercise}: {counts['wrong']} wrong, {counts['right']} right, {counts['blank']} blank answers")
+    print("\n".join(faults) or f"All {total} grades are right, over {len(SEEDS)} seeds.")
+    if faults:
+        print(f"{len(faults)} of {total} grades are not as they should be.")
+    return 1 if faults else 0
+
+
+def _add_freeze(parser: argparse.ArgumentParser) -> None:
+    _add_exercises(parser)
+    parser.set_defaults(command_function=_freeze)
+
+
+def _freeze(arguments: argparse.Namespace) -> int:
+    from grading.freeze import freeze
+
     for exercise in arguments.exercises or records():
         path = freeze(records()[exercise])
         print(f"{path.name}: {path.stat().st_size:,} bytes")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,18 @@
 """Mistakes that more than one exercise knows. A hint names the mistake and keeps the answer to itself."""
 
 from grading.record import WrongAnswer, edited
+from transformer_lm.checks.exercise import (
+    CALLED_AGAIN,
+    EVAL_MODE,
+    ONE_SEQUENCE,
+    OTHER_LENGTH,
+    OTHER_SIZES,
+    STRIDED,
+)
+
+IN_PLACE = "A tensor that the gradient needs was changed in place: make a new one instead of `+=` and the like."
+CUT = "Something cuts the graph: `.detach()`, `.data`, `.item()`, `torch.tensor()` or `no_grad`."
+READY_MADE = "torch's ready-made attention is the answer to this exercise: compute it yourself, from matrix products."
 
 SCALED_BY_LENGTH = "The scores are scaled by the number of positions; their spread depends on another size."
 KEYS_AS_VALUES = "The keys are averaged in place of the values."
@@ -110,3 +122,50 @@ def attention_mistakes(answer: str, width: str) -> tuple[WrongAnswer, ...]:
             *((f"self.{layer}(x)", f"x @ self.{layer}.weight.T") for layer in "kqv"),
         ),
     )
+
+
+WRAPPER = """
+right_answer, calls = {function}, []
+
+
+def each(change, result):
+    return change(result) if isinstance(result, Tensor) else tuple(change(part) for part in result)
+
+
+def misbehaving(*given, **options):
+    x = [tensor for tensor in given if isinstance(tensor, Tensor)][0]
+    result = right_answer(*given, **options)
+    calls.append(x.shape)
+    {change}
+    return result
+
+
+{function} = misbehaving
+"""
+
+
+def misbehaviours(answer: str, function: str, longer: tuple[int, int], calls: int = 1) -> tuple[WrongAnswer, ...]:
+    """Return answers whose first numbers are right, and which are wrong in another way.
+
+    For an answer with a function, or a method such as `SelfAttention.forward`, whose first tensor is (b, n, d).
+    `longer` is (b, n) in the case of another length; `calls` tells how often the function is called for one case.
+    """
+    spoil = "result = each(torch.zeros_like, result)"
+    return tuple(
+        WrongAnswer(name, hint, answer + WRAPPER.format(function=function, change=change))
+        for name, hint, change in (
+            ("changes-its-input", IN_PLACE, f"if len(calls) % {calls} == 0: x.zero_()"),
+            ("cuts-the-gradient", CUT, "result = each(Tensor.detach, result)"),
+            ("differs-the-second-time", CALLED_AGAIN, f"if calls.count(x.shape) > {calls}: {spoil}"),
+            ("loses-a-batch-of-one", ONE_SEQUENCE, "result = each(lambda part: part.squeeze(0), result)"),
+            ("views-its-input", STRIDED, "x.view(-1)"),
+            ("fits-one-length", OTHER_LENGTH, f"if x.shape[:2] == {longer}: {spoil}"),
+            ("fits-known-sizes", OTHER_SIZES, f"if x.shape[1] > 17: {spoil}"),
+        )
+    )
+
+
+def only_in_training(answer: str, forward: str) -> WrongAnswer:
+    """Return the module that computes something else in eval mode."""
+    change = "result = result if given[0].training else each(torch.zeros_like, result)"
+    return WrongAnswer("right-in-training-only", EVAL_MODE, answer + WRAPPER.format(function=forward, change=change))

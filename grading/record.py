@@ -29,25 +29,54 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class WrongAnswer:
-    """A named mistake: the text of an answer that makes it, and the hint that names it."""
+    """A named mistake: the text of an answer that makes it, and the hint that names it.
+
+    `fails` names the parts that it gets no points for; by default the exercise's last one.
+    """
 
     name: str
     hint: str
     source: str
+    fails: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of an exercise with points of its own; its name is that of its check cell.
+
+    `judge` gets the record, the answer and a random generator; it returns what is good, or raises CheckFailed. `calls`
+    is the name that it calls, if not the exercise's.
+    """
+
+    name: str
+    points: float
+    judge: Callable
+    calls: str = ""
 
 
 @dataclass(frozen=True)
 class Record:
     """Everything about an exercise.
 
-    `defines` is the name that the student's cell must define. `draw` makes one case from a random generator and a
-    table of sizes and settings. Students check against three cases: one of `first_sizes`, one with the same weights
-    and the changes of `other_length`, one of `other_sizes`. `reference` computes the outputs of a case in float64
-    NumPy, apart from torch.
+    `defines` is the name that the student's cell must define; `parts` are what gets points. `hides` names what the
+    package holds of the answer, such as `attention.kqv`: it is left out as long as the exercise is open. With
+    `forbids_attention`, torch's ready-made attention is taken away from the answer; `properties` hold for every right
+    answer.
+
+    `draw` makes one case from a random generator and a table of sizes and settings. Students check against three cases:
+    one of `first_sizes`, one with the same weights and the changes of `other_length`, one of `other_sizes`. `reference`
+    computes the outputs of a case in float64 NumPy, apart from torch.
+
+    `wrong` answers compute wrong numbers, and are told by them; `misbehaving` ones are wrong in another way.
     """
 
     public: PublicExercise
+    title: str
     defines: str
+    parts: tuple[Part, ...]
+    hides: tuple[str, ...]
+    forbids_attention: bool
+    properties: tuple
     first_sizes: dict[str, int]
     other_length: dict[str, int]
     other_sizes: dict[str, int]
@@ -55,12 +84,18 @@ class Record:
     reference: Callable[[Arrays], Arrays]
     model_answer: str
     wrong: tuple[WrongAnswer, ...]
+    misbehaving: tuple[WrongAnswer, ...]
     right: dict[str, str]
 
     @property
     def id(self) -> str:
         """The exercise's id, such as `self-attention`."""
         return self.public.id
+
+    @property
+    def points(self) -> float:
+        """The points of all parts together."""
+        return sum(part.points for part in self.parts)
 
     def answer(self, source: str) -> object:
         """Return what the text of a solution cell defines under the exercise's name.
@@ -109,7 +144,9 @@ def _float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def edited(name: str, hint: str, model_answer: str, *edits: tuple[str, str]) -> WrongAnswer:
+def edited(
+    name: str, hint: str, model_answer: str, *edits: tuple[str, str], fails: tuple[str, ...] = ()
+) -> WrongAnswer:
     """Return the wrong answer that differs from the model answer by these edits, (old, new) each.
 
     Raises ValueError unless each old text stands there exactly once.
@@ -119,7 +156,7 @@ def edited(name: str, hint: str, model_answer: str, *edits: tuple[str, str]) -> 
         if source.count(old) != 1:
             raise ValueError(f"an edit of {name!r} must find its text once, got {source.count(old)} times: {old!r}.")
         source = source.replace(old, new)
-    return WrongAnswer(name, hint, source)
+    return WrongAnswer(name, hint, source, fails)
 
 
 def dyadic(rng: random.Random, *shape: int, bound: float) -> NDArray[np.float64]:

@@ -67,7 +67,7 @@ def accelerator_fault(device: torch.device) -> str | None:
 
 
 def _loss_with_gradients(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the loss of one small masked attention layer and the gradient of its input.
+    """Return the loss of a small computation and the gradient of its input.
 
     It takes the paths where accelerators have been wrong: non-contiguous operands, a softmax over -inf,
     indexing by integers, and the backward pass of all of them. In float32 with gradients, whatever the caller set.
@@ -75,11 +75,11 @@ def _loss_with_gradients(device: torch.device) -> tuple[Tensor, Tensor]:
     b, n, d = 3, 9, 8
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
         x = torch.linspace(-2, 2, b * n * d, dtype=torch.float32).sin().view(b, d, n).to(device).requires_grad_()
-        queries = x.transpose(1, 2)  # (b, n, d), not contiguous
-        visible = torch.ones(n, n, dtype=torch.bool, device=device).tril()
-        weights = (queries @ x / d**0.5).masked_fill(~visible, float("-inf")).softmax(dim=-1)  # (b, n, n)
-        logits = F.layer_norm(weights @ queries, (d,))
-        targets = torch.arange(b * n, device=device) % d
-        loss = F.cross_entropy(logits.reshape(b * n, d), targets)
+        turned = x.transpose(1, 2)  # (b, n, d), not contiguous
+        odd = torch.arange(n, device=device) % 2 == 1
+        shares = x.masked_fill(odd, float("-inf")).softmax(dim=-1)  # (b, d, n)
+        logits = F.layer_norm(turned @ shares, (n,))  # (b, n, n)
+        targets = torch.arange(b * n, device=device) % n
+        loss = F.cross_entropy(logits.reshape(b * n, n), targets)
         (gradient,) = torch.autograd.grad(loss, x)
     return loss.detach(), gradient

@@ -5,16 +5,27 @@ import random
 
 import numpy as np
 
+from grading.judge import layers, values
 from grading.mistakes import (
     KEYS_AS_VALUES,
     KEYS_VIEWED,
+    READY_MADE,
     SCALED_BY_LENGTH,
     SOFTMAX,
     attention_mistakes,
+    misbehaviours,
+    only_in_training,
     scaling_mistakes,
 )
-from grading.record import Arrays, Record, WrongAnswer, dyadic, edited, softmax
-from transformer_lm.checks.self_attention import ATTENTION_SCORES, KQV, SELF_ATTENTION
+from grading.properties import INPUT_MATTERS, SEQUENCES_APART
+from grading.record import Arrays, Part, Record, WrongAnswer, dyadic, edited, softmax
+from transformer_lm.checks.self_attention import (
+    ATTENTION_SCORES,
+    KQV,
+    SELF_ATTENTION,
+    kqv_parameters,
+    self_attention_layers,
+)
 
 # --- kqv ----------------------------------------------------------------------------------------
 
@@ -36,11 +47,21 @@ def reference_kqv(case: Arrays) -> Arrays:
     return dict(zip(("keys", "queries", "values"), outputs, strict=True))
 
 
-KQV_ANSWER = """\
+KQV_PARAMETERS = """\
+def create_kqv_parameters(input_size, hidden):
+    return nn.Linear(input_size, 3 * hidden)
+
+
+"""
+
+KQV_ANSWER = (
+    KQV_PARAMETERS
+    + """\
 def kqv(x, kqv_parameters):
     keys, queries, values = kqv_parameters(x).chunk(3, dim=-1)
     return keys, queries, values
 """
+)
 
 
 def wrong_order(name: str, order: str) -> WrongAnswer:
@@ -87,33 +108,114 @@ KQV_WRONG = (
     ),
 )
 
+ONE_PRODUCT = "One product is enough: the layer holds the weights of all three, and takes the whole batch."
+LINEAR = "nn.Linear(input_size, 3 * hidden)"
+
+
+def wrong_parameters(name: str, hint: str, layer: str) -> WrongAnswer:
+    """Return the answer that makes another layer."""
+    return edited(name, hint, KQV_ANSWER, (LINEAR, layer), fails=("kqv-check-parameters",))
+
+
+NARROW = "The layer is too narrow for all that must come out of it."
+
+KQV_MISBEHAVING = (
+    *misbehaviours(KQV_ANSWER, "kqv", longer=(3, 13)),
+    edited(
+        "three-products",
+        ONE_PRODUCT,
+        KQV_ANSWER,
+        ("keys, queries, values = kqv_parameters(x)", "keys, queries, values = torch.cat(parts, dim=-1)"),
+        (
+            "def kqv(x, kqv_parameters):\n",
+            "def kqv(x, kqv_parameters):\n"
+            "    weights = zip(kqv_parameters.weight.chunk(3), kqv_parameters.bias.chunk(3))\n"
+            "    parts = [F.linear(x, weight, bias) for weight, bias in weights]\n",
+        ),
+    ),
+    edited(
+        "one-product-a-sequence",
+        ONE_PRODUCT,
+        KQV_ANSWER,
+        ("kqv_parameters(x)", "torch.stack([kqv_parameters(sequence) for sequence in x])"),
+    ),
+    wrong_parameters("one-key-wide", NARROW, "nn.Linear(input_size, hidden)"),
+    wrong_parameters("queries-and-keys-only", NARROW, "nn.Linear(input_size, 2 * hidden)"),
+    wrong_parameters(
+        "sizes-swapped",
+        "The two sizes are swapped: nn.Linear takes the size in, then the size out.",
+        "nn.Linear(3 * hidden, input_size)",
+    ),
+    wrong_parameters(
+        "parameters-without-bias",
+        "The layer has no bias; nn.Linear has one unless you switch it off.",
+        "nn.Linear(input_size, 3 * hidden, bias=False)",
+    ),
+    wrong_parameters(
+        "fixed-sizes",
+        "A position of input_size numbers goes in; count the numbers that must come out of it.",
+        "nn.Linear(7, 33)",
+    ),
+    wrong_parameters(
+        "frozen-parameters",
+        "The layer is frozen, so it cannot learn: leave its requires_grad as it is.",
+        "nn.Linear(input_size, 3 * hidden).requires_grad_(False)",
+    ),
+    wrong_parameters(
+        "bare-tensor", "It must be an nn.Linear itself.", "nn.Parameter(torch.randn(3 * hidden, input_size))"
+    ),
+    wrong_parameters(
+        "three-layers",
+        "It must be an nn.Linear itself.",
+        "nn.ModuleList([nn.Linear(input_size, hidden) for _ in range(3)])",
+    ),
+)
+
 KQV_RIGHT = {
-    "split": """\
+    name: KQV_PARAMETERS + answer
+    for name, answer in {
+        "split": """\
 def kqv(x, kqv_parameters):
     hidden = kqv_parameters.out_features // 3
     return torch.split(kqv_parameters(x), hidden, dim=2)
 """,
-    "slices": """\
+        "slices": """\
 def kqv(x, kqv_parameters):
     y = kqv_parameters(x)
     h = y.shape[-1] // 3
     return y[..., :h], y[..., h : 2 * h], y[:, :, 2 * h :]
 """,
-    "view": """\
+        "view": """\
 def kqv(x, kqv_parameters):
     b, n, _ = x.shape
     return kqv_parameters(x).view(b, n, 3, -1).unbind(2)
 """,
-    "einsum": """\
+        "einsum": """\
 def kqv(x, linear):
     y = torch.einsum("bnd,hd->bnh", x, linear.weight) + linear.bias
     return y.tensor_split(3, dim=-1)
 """,
-    "float64": """\
+        "float64": """\
 def kqv(x, linear):
     y = F.linear(x.double(), linear.weight.double(), linear.bias.double())
     return tuple(y.chunk(3, -1))
 """,
+        "list": """\
+def kqv(x, kqv_parameters):
+    return list(torch.chunk(kqv_parameters.forward(x), 3, dim=2))
+""",
+        "product-by-hand": """\
+def kqv(x, kqv_parameters):
+    together = x @ kqv_parameters.weight.T + kqv_parameters.bias
+    return torch.tensor_split(together, 3, -1)
+""",
+        "narrow": """\
+def kqv(x, kqv_parameters):
+    together = kqv_parameters(x)
+    size = together.size(-1) // 3
+    return tuple(together.narrow(-1, third * size, size) for third in range(3))
+""",
+    }.items()
 }
 
 # --- attention-scores ---------------------------------------------------------------------------
@@ -217,11 +319,34 @@ def attention_scores(queries, keys):
     rows = [(queries[:, i, None] * keys).sum(-1) for i in range(queries.shape[1])]
     return torch.stack(rows, dim=1) / math.sqrt(keys.shape[-1])
 """,
+    "flattened-loop-over-batch": """\
+def attention_scores(queries, keys):
+    return torch.stack([q.mm(k.t()) for q, k in zip(queries, keys)]) * keys.size(2) ** -0.5
+""",
+    "tensordot": """\
+def attention_scores(queries, keys):
+    products = torch.tensordot(queries, keys, dims=([2], [2]))  # (b, i, b, j)
+    return torch.diagonal(products, dim1=0, dim2=2).permute(2, 0, 1) / keys.shape[-1] ** 0.5
+""",
     "float64": """\
 def attention_scores(queries, keys):
     return queries.double() @ keys.double().transpose(-2, -1) / math.sqrt(keys.shape[-1])
 """,
 }
+
+SCORES_MISBEHAVING = (
+    *misbehaviours(SCORES_ANSWER, "attention_scores", longer=(3, 13)),
+    edited(
+        "ready-made",
+        READY_MADE,
+        SCORES_ANSWER,
+        (
+            "return queries @ keys.transpose(1, 2) / dh**0.5",
+            "one_hot = torch.eye(keys.shape[1]).expand(len(keys), -1, -1)\n"
+            "    return F.scaled_dot_product_attention(queries, keys, one_hot).log()",
+        ),
+    ),
+)
 
 # --- self-attention -----------------------------------------------------------------------------
 
@@ -335,15 +460,66 @@ HEAD_WRONG = (
     ),
 )
 
-HEAD_INIT = """\
-class SelfAttention(nn.Module):
-    def __init__(self, input_size, hidden):
-        super().__init__()
-        self.k = nn.Linear(input_size, hidden)
-        self.q = nn.Linear(input_size, hidden)
-        self.v = nn.Linear(input_size, hidden)
+BOTH = ("self-attention-check-layers", "self-attention-check")
+K = "self.k = nn.Linear(input_size, hidden)"
 
-"""
+HEAD_MISBEHAVING = (
+    *misbehaviours(HEAD_ANSWER, "SelfAttention.forward", longer=(3, 13)),
+    only_in_training(HEAD_ANSWER, "SelfAttention.forward"),
+    edited(
+        "ready-made-function",
+        READY_MADE,
+        HEAD_ANSWER,
+        ("return weights @ v", "return F.scaled_dot_product_attention(q, k, v)"),
+    ),
+    edited(
+        "ready-made-layer",
+        READY_MADE,
+        HEAD_ANSWER,
+        (
+            "return weights @ v",
+            "attention = nn.MultiheadAttention(v.shape[-1], 1, batch_first=True)\n        return attention(q, k, v)[0]",
+        ),
+    ),
+    edited(
+        "one-layer-for-two",
+        "Give each of the three a layer of its own, with its own weight and bias.",
+        HEAD_ANSWER,
+        ("self.q = nn.Linear(input_size, hidden)", "self.q = self.k"),
+        fails=BOTH,
+    ),
+    edited(
+        "layer-sizes-swapped",
+        "The two sizes are swapped: nn.Linear takes the size in, then the size out.",
+        HEAD_ANSWER,
+        (K, "self.k = nn.Linear(hidden, input_size)"),
+        fails=BOTH,
+    ),
+    edited(
+        "layer-without-bias",
+        "The layer has no bias; nn.Linear has one unless you switch it off.",
+        HEAD_ANSWER,
+        (K, "self.k = nn.Linear(input_size, hidden, bias=False)"),
+        fails=BOTH,
+    ),
+    edited(
+        "layer-misnamed",
+        "Make the three layers in __init__, each under its own name.",
+        HEAD_ANSWER,
+        (K, "self.key = nn.Linear(input_size, hidden)"),
+        ("self.k(x)", "self.key(x)"),
+        fails=BOTH,
+    ),
+    edited(
+        "no-module",
+        "Derive your class from nn.Module.",
+        HEAD_ANSWER,
+        ("SelfAttention(nn.Module)", "SelfAttention"),
+        fails=BOTH,
+    ),
+)
+
+HEAD_INIT, _, _ = HEAD_ANSWER.partition("    def forward")
 
 HEAD_FORWARDS = {
     "einsum": """\
@@ -412,7 +588,20 @@ HEAD_FORWARDS = {
 RECORDS = (
     Record(
         public=KQV,
+        title="Keys, queries and values in one product",
         defines="kqv",
+        parts=(
+            Part(
+                "kqv-check-parameters",
+                1,
+                layers(kqv_parameters, "create_kqv_parameters", ("",)),
+                calls="create_kqv_parameters",
+            ),
+            Part("kqv-check", 1, values),
+        ),
+        hides=("attention.create_kqv_parameters", "attention.kqv"),
+        forbids_attention=False,
+        properties=(SEQUENCES_APART, INPUT_MATTERS),
         first_sizes={"b": 2, "n": 5, "input_size": 7, "hidden": 11},
         other_length={"b": 3, "n": 13},
         other_sizes={"b": 4, "n": 13, "input_size": 6, "hidden": 10, "magnitude": 4},
@@ -420,11 +609,17 @@ RECORDS = (
         reference=reference_kqv,
         model_answer=KQV_ANSWER,
         wrong=KQV_WRONG,
+        misbehaving=KQV_MISBEHAVING,
         right=KQV_RIGHT,
     ),
     Record(
         public=ATTENTION_SCORES,
+        title="Attention scores",
         defines="attention_scores",
+        parts=(Part("attention-scores-check", 2, values),),
+        hides=("attention.attention_scores", "modeling_attention.SimpleSelfAttention"),
+        forbids_attention=True,
+        properties=(SEQUENCES_APART, INPUT_MATTERS),
         first_sizes={"b": 2, "i": 5, "j": 7, "dh": 11},
         other_length={"b": 3, "i": 13, "j": 17},
         other_sizes={"b": 6, "i": 10, "j": 13, "dh": 3, "magnitude": 4},
@@ -432,11 +627,25 @@ RECORDS = (
         reference=reference_scores,
         model_answer=SCORES_ANSWER,
         wrong=SCORES_WRONG,
+        misbehaving=SCORES_MISBEHAVING,
         right=SCORES_RIGHT,
     ),
     Record(
         public=SELF_ATTENTION,
+        title="One attention head",
         defines="SelfAttention",
+        parts=(
+            Part("self-attention-check-layers", 1, layers(self_attention_layers, "SelfAttention", ("k", "q", "v"))),
+            Part("self-attention-check", 3, values),
+        ),
+        hides=(
+            "attention.attention_weights",
+            "attention.self_attention",
+            "attention.self_attention_layer",
+            "modeling_attention.SelfAttention",
+        ),
+        forbids_attention=True,
+        properties=(SEQUENCES_APART, INPUT_MATTERS),
         first_sizes={"b": 2, "n": 5, "input_size": 7, "hidden": 11},
         other_length={"b": 3, "n": 13},
         other_sizes={"b": 4, "n": 6, "input_size": 10, "hidden": 13, "magnitude": 4},
@@ -444,6 +653,7 @@ RECORDS = (
         reference=reference_self_attention,
         model_answer=HEAD_ANSWER,
         wrong=HEAD_WRONG,
+        misbehaving=HEAD_MISBEHAVING,
         right={name: HEAD_INIT + forward for name, forward in HEAD_FORWARDS.items()},
     ),
 )

@@ -5,8 +5,17 @@ import random
 
 import numpy as np
 
-from grading.mistakes import KEYS_AS_VALUES, SOFTMAX, attention_mistakes
-from grading.record import Arrays, Record, dyadic, edited, softmax
+from grading.judge import values
+from grading.mistakes import (
+    KEYS_AS_VALUES,
+    READY_MADE,
+    SOFTMAX,
+    attention_mistakes,
+    misbehaviours,
+    only_in_training,
+)
+from grading.properties import INPUT_MATTERS, SEQUENCES_APART, ignores_the_future, rows_sum_to_one
+from grading.record import Arrays, Part, Record, dyadic, edited, softmax
 from transformer_lm.checks.multi_head_attention import MULTI_HEAD_ATTENTION
 
 
@@ -204,6 +213,17 @@ WRONG = (
     ),
 )
 
+MISBEHAVING = (
+    *misbehaviours(MODEL_ANSWER, "MultiHeadSelfAttention.forward", longer=(4, 17), calls=4),
+    only_in_training(MODEL_ANSWER, "MultiHeadSelfAttention.forward"),
+    edited(
+        "ready-made-function",
+        READY_MADE,
+        MODEL_ANSWER,
+        ("heads = self.dropout(probs) @ v", "heads = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)"),
+    ),
+)
+
 RIGHT_FORWARDS = {
     "four-axes": """\
     def forward(self, x, return_attention=False):
@@ -320,7 +340,22 @@ RIGHT_FORWARDS = {
 RECORDS = (
     Record(
         public=MULTI_HEAD_ATTENTION,
+        title="Several heads, with and without a causal mask",
         defines="MultiHeadSelfAttention",
+        parts=(Part("multi-head-attention-check", 6, values),),
+        hides=(
+            "attention.create_causal_mask",
+            "attention.multi_head_attention_layer",
+            "modeling_attention.MultiHeadSelfAttention",
+            "modeling_attention.CausalSelfAttention",
+        ),
+        forbids_attention=True,
+        properties=(
+            SEQUENCES_APART,
+            INPUT_MATTERS,
+            rows_sum_to_one("weights", "weights_causal"),
+            ignores_the_future("output_causal"),
+        ),
         first_sizes={"b": 2, "n": 7, "input_size": 11, "num_heads": 3, "head_size": 5},
         other_length={"b": 4, "n": 17},
         other_sizes={
@@ -336,6 +371,7 @@ RECORDS = (
         reference=reference,
         model_answer=MODEL_ANSWER,
         wrong=WRONG,
+        misbehaving=MISBEHAVING,
         right={name: INIT + forward for name, forward in RIGHT_FORWARDS.items()},
     ),
 )

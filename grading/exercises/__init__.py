@@ -8,8 +8,27 @@ from grading.record import Record
 
 
 @functools.cache
+def topics() -> dict[str, tuple[Record, ...]]:
+    """Return the records of each topic by its name, such as `01_self_attention`, in the order of the course."""
+    names = sorted(file.stem for file in Path(__file__).parent.glob("[0-9]*.py"))
+    return {name: import_module(f"{__name__}.{name}").RECORDS for name in names}
+
+
+@functools.cache
 def records() -> dict[str, Record]:
     """Return every exercise's record by its id, in the order of the course."""
-    topics = sorted(file.stem for file in Path(__file__).parent.glob("[0-9]*.py"))
-    found = [record for topic in topics for record in import_module(f"{__name__}.{topic}").RECORDS]
-    return {record.id: record for record in found}
+    return {record.id: record for topic in topics().values() for record in topic}
+
+
+def topic_of(exercise: str) -> str:
+    """Return the topic that an exercise belongs to."""
+    return next(topic for topic, found in topics().items() if exercise in {record.id for record in found})
+
+
+def hidden_from(topic: str) -> dict[str, str]:
+    """Return what the package must not hold while a topic is open, with the exercises that it answers.
+
+    Answers to this topic and to later ones are hidden; those of earlier topics are there to be used.
+    """
+    open_topics = [found for name, found in topics().items() if name >= topic]
+    return {name: record.id for found in open_topics for record in found for name in record.hides}

@@ -4,9 +4,12 @@ Each takes what your cell defines: `checks.self_attention(SelfAttention)`. They 
 and hold no solution.
 """
 
-from transformer_lm.checks.multi_head_attention import multi_head_attention
+from transformer_lm.checks.multi_head_attention import MULTI_HEAD_ATTENTION, multi_head_attention
 from transformer_lm.checks.report import CheckFailed
 from transformer_lm.checks.self_attention import (
+    ATTENTION_SCORES,
+    KQV,
+    SELF_ATTENTION,
     attention_scores,
     kqv,
     kqv_parameters,
@@ -14,7 +17,10 @@ from transformer_lm.checks.self_attention import (
     self_attention_layers,
 )
 
+EXERCISES = {exercise.id: exercise for exercise in (KQV, ATTENTION_SCORES, SELF_ATTENTION, MULTI_HEAD_ATTENTION)}
+
 __all__ = [
+    "EXERCISES",
     "CheckFailed",
     "attention_scores",
     "kqv",

@@ -21,7 +21,7 @@ def compare(tried: str, name: str, axes: str, outputs: dict[str, object], case: 
         hint = f"Return {name} itself, as one torch tensor."
         raise CheckFailed(tried, f"{name} is {kind(yours)}", f"{name} is a tensor {words}", hint)
     if not close(yours, expected):
-        hint = _known_mistake(outputs, name, case, hints) or _general_hint(yours, expected)
+        hint = known_mistake(outputs, name, case, hints) or general_hint(yours, expected)
         if yours.shape != expected.shape:
             raise CheckFailed(tried, f"{name} of shape {tuple(yours.shape)}", f"{name} of shape {words}", hint)
         row = _first_wrong_row(yours, expected)
@@ -53,7 +53,7 @@ def _gradients(output: Tensor, leaves: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(loss, leaves, retain_graph=True, materialize_grads=True))
 
 
-def _known_mistake(outputs: dict[str, object], wrong: str, case: Case, hints: dict[str, str]) -> str | None:
+def known_mistake(outputs: dict[str, object], wrong: str, case: Case, hints: dict[str, str]) -> str | None:
     """Return the hint of the known mistake that explains the wrong output, those before it, and most after it."""
     names = list(outputs)
     explained = {}
@@ -99,7 +99,8 @@ def _shape_hint(yours: torch.Size, expected: torch.Size) -> str:
     return f"Axis {wrong[0]} is the first with another size: find the line after which it changes."
 
 
-def _general_hint(yours: Tensor, expected: Tensor) -> str:
+def general_hint(yours: Tensor, expected: Tensor) -> str:
+    """Return a hint for a mistake that is not known."""
     if yours.shape != expected.shape:
         return _shape_hint(yours.shape, expected.shape)
     if yours.isnan().any():

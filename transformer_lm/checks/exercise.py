@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_lm.checks.diagnosis import compare, compare_gradients
 from transformer_lm.checks.report import CheckFailed, described_errors, passed
@@ -33,7 +34,8 @@ class PublicExercise:
     `axes` holds the names of the outputs, in order, and the names of their axes; `trains` those outputs whose gradient
     matters. `reads` holds the inputs that are given with each call, batch first: the other inputs are weights. `build`
     makes from an answer and the inputs what is to be called, usually a module with those weights; `call` yields its
-    outputs one after the other; `tried` says in words how an output was made.
+    outputs one after the other; `tried` says in words how an output was made. `products` is the number of matrix
+    products that one call may take, where the exercise sets one.
     """
 
     id: str
@@ -43,6 +45,7 @@ class PublicExercise:
     build: Callable[[object, Inputs], object]
     call: Callable[[object, Inputs], Iterator[Tensor]]
     tried: Callable[[Inputs, str], str]
+    products: int | None = None
 
     def check(self, answer: object) -> None:
         """Print one line if the answer is right however it is called, else raise CheckFailed."""
@@ -97,20 +100,42 @@ class PublicExercise:
         outputs: Inputs = {}
         calls = self.call(subject, given)
         try:
-            for name, axes in self.axes.items():
-                expected = f"{name} {in_words(case.outputs[name].shape, axes)}"
-                with described_errors(self.tried(given, name), expected):
-                    outputs[name] = next(calls)
+            with ProductCounter() as counter:
+                for name, axes in self.axes.items():
+                    expected = f"{name} {in_words(case.outputs[name].shape, axes)}"
+                    with described_errors(self.tried(given, name), expected):
+                        outputs[name] = next(calls)
+            self.compare_products(self.tried(given, next(iter(self.axes))), counter.count)
         finally:
             for name in outputs:
                 with described_errors(self.tried(given, name), f"{name}, a tensor of numbers"):
                     compare(self.tried(given, name), name, self.axes[name], outputs, case, hints)
         return outputs
 
+    def compare_products(self, tried: str, count: int) -> None:
+        """Raise CheckFailed if a call took another number of matrix products than the exercise asks for."""
+        if self.products is not None and count != self.products:
+            hint = "One product is enough: the layer holds the weights of all three, and takes the whole batch."
+            raise CheckFailed(tried, f"{count} matrix products", f"{self.products} matrix product", hint)
+
     def _changed(self, case: Case, change: Callable[[Tensor], Tensor]) -> Case:
         """Return the case with a change made to what is given with each call, and to the outputs."""
         inputs = case.inputs | {name: change(case.inputs[name]) for name in self.reads}
         return Case(inputs, {name: change(output) for name, output in case.outputs.items()})
+
+
+class ProductCounter(TorchDispatchMode):
+    """Counts the matrix products that torch really computes, however they were written."""
+
+    PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "mv", "addmv", "dot", "convolution"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function.overloadpacket.__name__ in self.PRODUCTS
+        return function(*args, **(kwargs or {}))
 
 
 def _on_device(inputs: Inputs) -> Inputs:

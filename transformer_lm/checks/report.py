@@ -48,11 +48,11 @@ def described_errors(tried: str, expected: str) -> Iterator[None]:
     except CheckFailed:
         raise
     except Exception as error:
-        yours, hint = _described(error)
+        yours, hint = described(error)
         raise CheckFailed(tried, yours, expected, hint) from error
 
 
-def _described(error: Exception) -> tuple[str, str]:
+def described(error: Exception) -> tuple[str, str]:
     """Return what was raised and where, and a hint."""
     theirs = [
         frame

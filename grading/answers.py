@@ -1,0 +1,250 @@
+"""Answers from the judge's side: start the answer process, run a student's cells in it, ask what they compute."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from grading import sandbox
+from grading.inside.messages import Disconnected, MalformedMessage, receive, send
+from grading.student_edition import write_student_edition
+
+INSIDE = Path(__file__).parent / "inside"
+COURSE = Path("/course")  # where the student edition of the package lies inside the sandbox
+
+START_SECONDS = 120
+CELL_SECONDS = 10
+CALL_SECONDS = 10
+
+
+class AnswerEnded(Exception):
+    """The answer's process is gone, or had to be stopped: the text says how, to the student."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A code cell of a submission, by its place in the notebook."""
+
+    number: int
+    source: str
+
+
+class AnswerServer:
+    """The parent of all answers: torch is loaded once, and each answer is a confined fork of it.
+
+    `hidden` names what is left out of the package `transformer_lm`, with the exercise it answers. With `reduced`, it
+    goes on where isolation is incomplete; otherwise that raises IsolationIncomplete.
+    """
+
+    def __init__(self, hidden: Mapping[str, str], reduced: bool = False) -> None:
+        self.missing = list(sandbox.missing_walls())
+        if self.missing and not reduced:
+            raise sandbox.IsolationIncomplete(self.missing)
+        self._hidden = hidden
+        self._process: subprocess.Popen | None = None
+
+    def __enter__(self) -> "AnswerServer":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the process and wait until torch is loaded."""
+        self._folder = tempfile.TemporaryDirectory(prefix="answers-")
+        folder = Path(self._folder.name)
+        folder.chmod(0o755)
+        edition = write_student_edition(folder / "edition", self._hidden).parent
+        self._log = (folder / "log").open("w+")
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(START_SECONDS)
+        with theirs:
+            self._process = subprocess.Popen(
+                self._command(edition),
+                stdin=theirs,
+                stdout=self._log,
+                stderr=self._log,
+                cwd=folder,
+                env=os.environ | sandbox.environment(scratch=folder),
+            )
+        if self._received(1) != b"r":
+            self._log.seek(0)
+            reason = self._log.read().strip().splitlines() or ["no reason given"]
+            self.stop()
+            raise RuntimeError(f"the answer process must start, got: {reason[-1]}")
+
+    def _command(self, edition: Path) -> list[str]:
+        script = "import runpy, sys; sys.path[:0] = sys.argv[1:3]; runpy.run_module('server', run_name='__main__')"
+        python = [sys.executable, "-P", "-c", script]
+        if self.missing:
+            return [*python, str(INSIDE), str(edition)]
+        return sandbox.command(
+            [*python, "/inside", str(COURSE), "--strict"], {INSIDE: Path("/inside"), edition: COURSE}
+        )
+
+    def _received(self, size: int) -> bytes:
+        try:
+            return self._control.recv(size)
+        except OSError:
+            return b""
+
+    def stop(self) -> None:
+        """End the process with all its answers."""
+        if self._process is not None:
+            self._control.close()  # its signal to end
+            try:
+                self._process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._log.close()
+            self._folder.cleanup()
+            self._process = None
+
+    def fork(self) -> socket.socket:
+        """Return a connection to a new answer."""
+        if self._process is None or self._process.poll() is not None:
+            self.stop()
+            self.start()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._control, [b"f"], [theirs.fileno()])
+        return ours
+
+    def kill(self) -> int:
+        """Kill the running answer with all it has started; return how it ended, as `os.waitpid` does."""
+        self._control.sendall(b"k")
+        return int.from_bytes(self._received(4), "big")
+
+
+class Answer:
+    """A student's cells, running; a context manager, so that nothing is left running.
+
+    Cells that hang or end their process are noted in `left_out`, and the others are run again without them in a new
+    process: `errors` tells what went wrong with each cell.
+    """
+
+    def __init__(
+        self,
+        server: AnswerServer,
+        exercise: str,
+        cells: list[Cell],
+        forbids_attention: bool,
+        left_out: dict[int, str] | None = None,
+    ) -> None:
+        self._server, self._exercise, self._forbids = server, exercise, forbids_attention
+        self._cells, self._left_out = cells, {} if left_out is None else left_out
+        self._raised: dict[int, str] = {}
+        self._connection: socket.socket | None = None
+
+    def __enter__(self) -> "Answer":
+        self.keep_running()
+        return self
+
+    def keep_running(self) -> None:
+        """Run the cells, again if an earlier call has ended the process."""
+        while self._connection is None:
+            self._start()
+
+    @property
+    def errors(self) -> dict[int, str]:
+        """What went wrong with each cell that failed, by its number, in words that follow "it"."""
+        return self._raised | self._left_out
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._end()
+
+    def _start(self) -> None:
+        """Run the cells; a cell that takes its process with it is left out the next time."""
+        cells = [cell for cell in self._cells if cell.number not in self._left_out]
+        self._connection, self._raised = self._server.fork(), {}
+        job = {
+            "exercise": self._exercise,
+            "forbids_attention": self._forbids,
+            "cells": [[cell.number, cell.source] for cell in cells],
+        }
+        running, known = None, {cell.number for cell in cells}
+        try:
+            self._send(job)
+            while True:
+                told, _ = self._reply(CELL_SECONDS)
+                if told.get("ready"):
+                    return
+                number = told.get("starts", told.get("ran"))
+                if number not in known:
+                    raise AnswerEnded("sends what no answer should send")
+                running = number
+                if told.get("error"):
+                    self._raised[number] = str(told["error"])
+        except AnswerEnded as ended:
+            if running is None:
+                raise RuntimeError(f"an answer must start, but it {ended}.") from ended
+            self._left_out[running] = str(ended)
+
+    def ask(self, do: str, arrays: dict[str, np.ndarray] | None = None, **request: object) -> tuple[dict, dict]:
+        """Send a request and return the reply and its arrays. Raises AnswerEnded if none comes."""
+        if self._connection is None:
+            raise AnswerEnded("ended its process at an earlier call")
+        self._send({"do": do} | request, arrays)
+        return self._reply(CALL_SECONDS)
+
+    def _send(self, table: dict, arrays: dict[str, np.ndarray] | None = None) -> None:
+        self._connection.settimeout(CALL_SECONDS)
+        try:
+            send(self._connection, table, arrays)
+        except Disconnected:
+            raise AnswerEnded(self._ending(self._end())) from None
+
+    def _reply(self, seconds: float) -> tuple[dict, dict]:
+        """Return the next message. Ends the answer if none comes in time: the time runs for the whole message."""
+        try:
+            return receive(_Deadline(self._connection, seconds))
+        except TimeoutError:
+            self._end()
+            raise AnswerEnded(f"runs for more than {seconds} seconds: is there a loop that does not end?") from None
+        except MalformedMessage:
+            self._end()
+            raise AnswerEnded("sends what no answer should send") from None
+        except Disconnected:
+            raise AnswerEnded(self._ending(self._end())) from None
+
+    def _end(self) -> int:
+        if self._connection is None:
+            return 0
+        self._connection.close()
+        self._connection = None
+        return self._server.kill()
+
+    @staticmethod
+    def _ending(status: int) -> str:
+        """Return in words how a process ended that was not asked to."""
+        if status & 0x7F == signal.SIGXCPU:
+            return "uses more processor time than it may"
+        if status & 0x7F in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS):
+            return f"crashes Python itself ({signal.Signals(status & 0x7F).name}), perhaps for want of memory"
+        if status & 0x7F == signal.SIGKILL:
+            return "was stopped by the system, perhaps for want of memory"
+        return "ends its own Python process: leave out exit(), quit() and os._exit()"
+
+
+class _Deadline:
+    """A connection whose bytes must all arrive before one point in time."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection, self._end = connection, time.monotonic() + seconds
+
+    def recv(self, size: int) -> bytes:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+        return self._connection.recv(size)

@@ -1,0 +1,175 @@
+"""One answer: its cells are run as a notebook would run them, then it computes what the judge asks for."""
+
+import socket
+
+import numpy as np
+import torch
+from forbid import forbid_ready_made_attention
+from IPython.core.interactiveshell import InteractiveShell
+from messages import receive, send
+from torch import Tensor, nn
+from traitlets.config import Config
+
+from transformer_lm.checks import EXERCISES
+from transformer_lm.checks.exercise import Inputs, ProductCounter, PublicExercise
+from transformer_lm.checks.report import CheckFailed, described, described_errors, kind
+
+TEXT = 2000  # characters of a text about an answer
+NUMBERS = 10**6  # in one output
+
+
+def _new_shell() -> InteractiveShell:
+    """Return the shell that runs cells, without history files and without tracebacks that nobody reads."""
+    config = Config()
+    config.HistoryManager.enabled = False
+    shell = InteractiveShell.instance(config=config)
+    shell.showtraceback = shell.showsyntaxerror = lambda *arguments, **options: None
+    return shell
+
+
+SHELL = _new_shell()  # made before the fork
+
+
+def serve(connection: socket.socket) -> None:
+    """Run the cells of a job, say how each went, and answer requests for ever."""
+    job, _ = receive(connection)
+    if job["forbids_attention"]:
+        forbid_ready_made_attention()
+    for number, source in job["cells"]:
+        send(connection, {"starts": number})
+        send(connection, {"ran": number, "error": _run(source)})
+    send(connection, {"ready": True})
+    answer = Answer(EXERCISES.get(job["exercise"]))
+    while True:
+        request, arrays = receive(connection)
+        tried = f"to {request['do']} what the cell defines"
+        # What an earlier cell has set for its own sake should not cost points here.
+        torch.set_default_dtype(torch.float32)
+        torch.set_grad_enabled(True)
+        try:
+            with described_errors(tried, "tensors of real numbers"):
+                send(connection, *getattr(answer, request.pop("do"))(arrays, **request))
+        except CheckFailed as failed:
+            send(connection, {"error": _lines(failed)})
+
+
+def _run(source: str) -> str | None:
+    """Run a cell; return what it raised, in words."""
+    result = SHELL.run_cell(source)
+    error = result.error_before_exec or result.error_in_exec
+    return None if error is None else described(error)[0][:TEXT]
+
+
+class Answer:
+    """What the student's cells have defined, ready to be called. Each method answers one kind of request."""
+
+    def __init__(self, exercise: PublicExercise | None) -> None:
+        self.exercise = exercise
+        self.subject: object = None
+
+    def defines(self, arrays: dict, name: str) -> tuple[dict, dict]:
+        """Tell whether the cells define a name."""
+        return {"defined": name in SHELL.user_ns}, {}
+
+    def layers(self, arrays: dict, name: str, arguments: list[int], attributes: list[str]) -> tuple[dict, dict]:
+        """Call `name(*arguments)` and describe what it returns, or its attributes, as linear layers."""
+        facts: dict = {"error": None, "layers": {}}
+        results: dict = {}
+        try:
+            with described_errors(f"{name}({', '.join(map(str, arguments))})", "linear layers"):
+                made = SHELL.user_ns[name](*arguments)
+                facts |= {"is_module": isinstance(made, nn.Module), "kind": type(made).__name__}
+                for attribute in attributes:
+                    if not attribute or hasattr(made, attribute):
+                        layer = getattr(made, attribute) if attribute else made
+                        fact, found = _layer_facts(layer, torch.from_numpy(arrays["probe"].copy()))
+                        facts["layers"][attribute] = fact
+                        results |= {f"{attribute}/{part}": array for part, array in found.items()}
+        except CheckFailed as failed:
+            facts["error"] = _lines(failed)
+        return facts, results
+
+    def call(
+        self,
+        arrays: dict,
+        name: str,
+        build: bool = False,
+        evaluate: bool = False,
+        strided: bool = False,
+        gradients: bool = False,
+    ) -> tuple[dict, dict]:
+        """Call the answer on these inputs, after building it if asked to; give back what came out, and the inputs."""
+        leaves = {key: torch.from_numpy(array.copy()) for key, array in arrays.items()}
+        if gradients:
+            for leaf in leaves.values():
+                leaf.requires_grad_(leaf.is_floating_point())
+        given = {key: leaf.clone() for key, leaf in leaves.items()}
+        if strided:
+            given |= {key: given[key].mT.contiguous().mT for key in self.exercise.reads}
+        reply: dict = {"error": None, "kinds": {}, "products": 0}
+        outputs: Inputs = {}
+        results: dict = {}
+        try:
+            with described_errors(self._tried(given, build), "something to call"):
+                if build:
+                    self.subject = self.exercise.build(SHELL.user_ns[name], given)
+                if isinstance(self.subject, nn.Module):
+                    self.subject.train(not evaluate)
+            calls = self.exercise.call(self.subject, given)
+            with ProductCounter() as counter:
+                for output in self.exercise.axes:
+                    with described_errors(self.exercise.tried(given, output), f"{output}, a tensor"):
+                        outputs[output] = next(calls)
+            reply["products"] = counter.count
+            if gradients:
+                results |= self._gradients(outputs, leaves)
+        except CheckFailed as failed:
+            reply["error"] = _lines(failed)
+        for output, value in outputs.items():
+            if isinstance(value, Tensor) and not value.is_complex() and value.numel() <= NUMBERS:
+                results[f"outputs/{output}"] = _array(value)
+            else:
+                reply["kinds"][output] = kind(value)[:TEXT]
+        return reply, results | {f"after/{key}": _array(tensor) for key, tensor in given.items()}
+
+    def _tried(self, given: Inputs, build: bool) -> str:
+        return self.exercise.tried(given, next(iter(self.exercise.axes)))
+
+    def _gradients(self, outputs: Inputs, leaves: Inputs) -> dict[str, np.ndarray]:
+        """Return the gradients of each trained output's squares, summed, by the inputs that have any."""
+        targets = {key: leaf for key, leaf in leaves.items() if leaf.requires_grad}
+        found = {}
+        for output in self.exercise.trains:
+            value = outputs[output]
+            if isinstance(value, Tensor) and value.requires_grad:
+                with described_errors(self.exercise.tried(leaves, output), "outputs from which gradients flow back"):
+                    gradients = torch.autograd.grad(
+                        value.square().sum(), list(targets.values()), retain_graph=True, materialize_grads=True
+                    )
+                found |= {f"gradients/{output}/{key}": _array(g) for key, g in zip(targets, gradients, strict=True)}
+        return found
+
+
+def _layer_facts(layer: object, probe: Tensor) -> tuple[dict, dict[str, np.ndarray]]:
+    """Return what can be said about a linear layer, and its weights with what it makes of a probe."""
+    if not isinstance(layer, nn.Linear):
+        return {"linear": False, "kind": kind(layer)[:TEXT]}, {}
+    parameters = {part: getattr(layer, part) for part in ("weight", "bias") if getattr(layer, part, None) is not None}
+    facts = {
+        "linear": True,
+        "trains": all(parameter.requires_grad for parameter in parameters.values()),
+        "identity": {part: id(parameter) for part, parameter in parameters.items()},
+    }
+    found = {part: _array(parameter) for part, parameter in parameters.items()}
+    if layer.weight.shape[1] <= probe.shape[-1]:
+        found["output"] = _array(layer(probe[..., : layer.weight.shape[1]]))
+    return facts, found
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    plain = tensor.detach().cpu()
+    return (plain.double() if plain.is_floating_point() else plain).numpy()
+
+
+def _lines(failed: CheckFailed) -> dict[str, str]:
+    return {part: str(getattr(failed, part))[:TEXT] for part in ("tried", "yours", "expected", "hint")}

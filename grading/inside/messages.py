@@ -1,0 +1,67 @@
+"""Messages between the judge and an answer: a table as JSON and arrays as safetensors, never pickle.
+
+Whoever reads a message trusts nothing in it: its size is limited, JSON and safetensors hold data and no code.
+"""
+
+import json
+import socket
+import struct
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+LIMIT = 64 * 2**20  # bytes of one message
+
+_SIZES = struct.Struct("!II")  # of the table, of the arrays
+
+
+class Disconnected(Exception):
+    """The other side is gone."""
+
+
+class MalformedMessage(Exception):
+    """What arrived is no message."""
+
+
+def send(connection: socket.socket, table: dict, arrays: dict[str, np.ndarray] | None = None) -> None:
+    """Send a table and named arrays."""
+    text = json.dumps(table).encode()
+    # safetensors takes an array's bytes as they lie in memory.
+    data = save({name: np.array(array, order="C") for name, array in arrays.items()}) if arrays else b""
+    try:
+        connection.sendall(_SIZES.pack(len(text), len(data)) + text + data)
+    except OSError as error:
+        raise Disconnected(str(error)) from error
+
+
+def receive(connection: socket.socket) -> tuple[dict, dict[str, np.ndarray]]:
+    """Return the next table and its arrays.
+
+    Raises Disconnected when the other side is gone, TimeoutError when the connection's timeout has passed, and
+    MalformedMessage when it is too long or not what `send` writes.
+    """
+    sizes = _SIZES.unpack(_read(connection, _SIZES.size))
+    if sum(sizes) > LIMIT:
+        raise MalformedMessage(f"a message must have at most {LIMIT} bytes, got {sum(sizes)}.")
+    text, data = (_read(connection, size) for size in sizes)
+    try:
+        table, arrays = json.loads(text), load(data) if data else {}
+    except (ValueError, RecursionError, KeyError, TypeError, SafetensorError) as error:
+        raise MalformedMessage(f"a message must be JSON and safetensors, got {type(error).__name__}.") from error
+    if not isinstance(table, dict):
+        raise MalformedMessage(f"a message must hold a table, got {type(table).__name__}.")
+    return table, arrays
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    chunks = bytearray()
+    while len(chunks) < size:
+        try:
+            chunk = connection.recv(min(size - len(chunks), 2**20))
+        except ConnectionError as error:
+            raise Disconnected(str(error)) from error
+        if not chunk:
+            raise Disconnected("the other side has closed the connection.")
+        chunks += chunk
+    return bytes(chunks)

@@ -1,0 +1,68 @@
+"""Properties that every right answer has, whatever its numbers: tried on the answer by changing its inputs."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from grading.record import Arrays, dyadic
+
+Ask = Callable[[Arrays], Arrays]  # what the answer computes for a case
+
+
+@dataclass(frozen=True)
+class Property:
+    """Something that must hold; `holds` gets a way to ask the answer, a case, what it reads at each call, and luck."""
+
+    hint: str
+    holds: Callable[[Ask, Arrays, tuple[str, ...], random.Random], bool]
+
+
+def _changed(case: Arrays, names: tuple[str, ...], rng: random.Random, where: tuple) -> Arrays:
+    """Return the case with other numbers in part of what is read at each call."""
+    changed = {name: np.array(case[name]) for name in names}
+    for array in changed.values():
+        array[where] = dyadic(rng, *array[where].shape, bound=2)
+    return case | changed
+
+
+def _same(first: np.ndarray, second: np.ndarray) -> bool:
+    return first.shape == second.shape and np.allclose(first, second, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def _sequences_apart(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
+    b = len(case[reads[0]])
+    before, after = ask(case), ask(_changed(case, reads, rng, (slice(1, None),)))
+    return all(_same(before[name][: len(before[name]) // b], after[name][: len(before[name]) // b]) for name in before)
+
+
+def _input_matters(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
+    before, after = ask(case), ask(_changed(case, reads, rng, (slice(None),)))
+    return not any(_same(before[name], after[name]) for name in before)
+
+
+SEQUENCES_APART = Property(
+    "The sequences of a batch influence each other: each must be computed as if it were alone.", _sequences_apart
+)
+INPUT_MATTERS = Property("The output stays the same whatever the input is.", _input_matters)
+
+
+def rows_sum_to_one(*outputs: str) -> Property:
+    """Return the property of weights: each row sums to 1, and none is negative."""
+
+    def holds(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
+        weights = [ask(case)[name] for name in outputs]
+        return all(np.allclose(each.sum(-1), 1, atol=1e-4) and each.min() >= 0 for each in weights)
+
+    return Property("The weights of a query do not sum to 1, or some are negative: they must be shares.", holds)
+
+
+def ignores_the_future(*outputs: str) -> Property:
+    """Return the property of causal outputs: the last position has no effect on those before it."""
+
+    def holds(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
+        before, after = ask(case), ask(_changed(case, reads, rng, (slice(None), slice(-1, None))))
+        return all(_same(before[name][:, :-1], after[name][:, :-1]) for name in outputs)
+
+    return Property("With causal=True the last position still has an effect on those before it.", holds)

@@ -1,0 +1,82 @@
+"""The proof that grades are right: every wrong answer is refused for its own reason, every right one accepted."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from grading.answers import Cell
+from grading.exercises import records, topic_of
+from grading.judge import ExerciseResult, judge
+from grading.record import SETUP, Record, WrongAnswer
+from grading.workers import answer_server, side_by_side
+
+SEEDS = (1, 2, 3)
+BLANK = "# YOUR CODE HERE\nraise NotImplementedError()\n"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An answer to try: its kind is `wrong`, `right` or `blank`."""
+
+    exercise: str
+    kind: str
+    name: str
+    seed: int
+    reduced: bool
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with the grade of an answer."""
+
+    trial: Trial
+    text: str
+
+
+def trials(exercises: list[str], reduced: bool) -> Iterator[Trial]:
+    """Yield every recorded answer of the exercises, with every seed."""
+    for exercise in exercises:
+        record = records()[exercise]
+        names = [("wrong", wrong.name) for wrong in _wrong(record)]
+        names += [("right", name) for name in ("model answer", *record.right)] + [("blank", "blank")]
+        for kind, name in names:
+            for seed in SEEDS:
+                yield Trial(exercise, kind, name, seed, reduced)
+
+
+def fault(trial: Trial) -> str | None:
+    """Judge an answer; return what is wrong with the result, if anything."""
+    record = records()[trial.exercise]
+    if trial.kind == "blank":
+        result = _judged(trial, record, BLANK)
+        return None if result.points == 0 else f"a blank answer gets {result.points} points"
+    if trial.kind == "right":
+        source = record.right.get(trial.name, record.model_answer)
+        result = _judged(trial, record, source)
+        return None if result.points == record.points else f"gets {result.points} points: {_messages(result)}"
+    wrong = next(wrong for wrong in _wrong(record) if wrong.name == trial.name)
+    result = _judged(trial, record, wrong.source)
+    fails = wrong.fails or (record.parts[-1].name,)
+    deserved = sum(part.points for part in record.parts if part.name not in fails)
+    if result.points != deserved:
+        return f"gets {result.points} points in place of {deserved}: {_messages(result)}"
+    return None if wrong.hint in _messages(result) else f"must hear {wrong.hint!r}, got {_messages(result)!r}"
+
+
+def prove(
+    exercises: list[str], workers: int | None = None, reduced: bool = False
+) -> Iterator[tuple[Trial, str | None]]:
+    """Yield each trial with what is wrong about its grade, if anything."""
+    return side_by_side(fault, trials(exercises, reduced), workers)
+
+
+def _wrong(record: Record) -> tuple[WrongAnswer, ...]:
+    return record.wrong + record.misbehaving
+
+
+def _judged(trial: Trial, record: Record, source: str) -> ExerciseResult:
+    server = answer_server(topic_of(trial.exercise), trial.reduced)
+    return judge(record, [Cell(0, SETUP + source)], server, trial.seed)
+
+
+def _messages(result: ExerciseResult) -> str:
+    return "\n".join(part.message for part in result.parts if part.points < part.max_points)

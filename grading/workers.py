@@ -1,0 +1,64 @@
+"""Processes that judge side by side, each with an answer process of its own."""
+
+import multiprocessing
+import multiprocessing.util
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from typing import TypeVar
+
+from grading.answers import AnswerServer
+from grading.exercises import hidden_from
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_servers: dict[str, AnswerServer] = {}
+
+
+def answer_server(topic: str, reduced: bool = False) -> AnswerServer:
+    """Return this process's answer process for a topic, started when first used and stopped with this process.
+
+    Raises IsolationIncomplete where students' code can't be isolated, unless `reduced` isolation is allowed.
+    """
+    if topic not in _servers:
+        server = AnswerServer(hidden_from(topic), reduced)
+        multiprocessing.util.Finalize(server, server.stop, exitpriority=10)
+        _servers[topic] = server
+    return _servers[topic]
+
+
+def side_by_side(
+    work: Callable[[Task], Result], tasks: Iterable[Task], workers: int | None = None
+) -> Iterator[tuple[Task, Result]]:
+    """Yield each task with its result, as soon as it is there; few tasks wait at a time, however many there are."""
+    workers = workers or os.cpu_count() or 1
+    # Forked workers have torch loaded already; elsewhere fork is not safe.
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_use_one_core) as pool:
+        waiting: dict[Future, Task] = {}
+        try:
+            for task in tasks:
+                waiting[pool.submit(work, task)] = task
+                if len(waiting) > 2 * workers:
+                    yield from _finished(waiting)
+            while waiting:
+                yield from _finished(waiting)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _finished(waiting: dict[Future, Task]) -> Iterator[tuple[Task, Result]]:
+    for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+        yield waiting.pop(future), future.result()
+
+
+def _use_one_core() -> None:
+    """Let threads of several workers not get into each other's way; and let Ctrl-C be the main process's matter."""
+    import signal
+
+    import torch
+
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

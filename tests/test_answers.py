@@ -1,0 +1,328 @@
+"""The answer process: what it can't do, what it can't leave behind, and what it may send."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grading import answers
+from grading.answers import Answer, AnswerEnded, AnswerServer, Cell
+from grading.exercises import hidden_from, records
+from grading.inside import messages
+from grading.sandbox import missing_walls
+from grading.workers import answer_server
+
+ROOT = Path(__file__).parents[1]
+TOPIC = "01_self_attention"
+ISOLATED = pytest.mark.skipif(
+    bool(missing_walls()), reason=f"isolation is incomplete here: {'; '.join(missing_walls())}"
+)
+
+
+def outcome(code: str) -> str:
+    """Return what a cell reports by raising: the text after its marker."""
+    with Answer(answer_server(TOPIC, bool(missing_walls())), "kqv", [Cell(0, code)], True) as answer:
+        return answer.errors.get(0, "")
+
+
+def tried(expression: str, imports: str = "import os, socket, subprocess, sys") -> str:
+    """Return the value of an expression inside the sandbox, or the error it raises."""
+    code = f"{imports}\ntry:\n    value = repr({expression})\nexcept BaseException as error:\n    value = repr(error)\n"
+    return reported(outcome(f"{code}raise ValueError('<<' + value + '>>')"))
+
+
+def reported(error: str) -> str:
+    """Return what stands between the last brackets of a cell's error."""
+    return error.rpartition("<<")[2].rpartition(">>")[0]
+
+
+@ISOLATED
+def test_it_is_an_unprivileged_user_without_capabilities():
+    user = int(tried("os.getuid()"))
+    assert user == (65534 if os.getuid() == 0 else os.getuid())
+    assert "Error" in tried("os.setuid(0)")
+    assert "PermissionError" in tried("os.chroot('/')")
+
+
+@ISOLATED
+def test_it_has_no_network():
+    assert "OSError" in tried("socket.create_connection(('1.1.1.1', 53), timeout=2)")
+    server = socket.create_server(("127.0.0.1", 0))
+    with server:
+        assert "unreachable" in tried(f"socket.create_connection(('127.0.0.1', {server.getsockname()[1]}), timeout=2)")
+    assert "gaierror" in tried("socket.getaddrinfo('example.org', 80)")
+
+
+@ISOLATED
+def test_it_sees_no_files_but_those_it_needs():
+    inside = set(eval(tried("os.listdir('/')")))
+    first_parts = {Path(path).parts[1] for path in (sys.prefix, sys.base_prefix)}
+    assert (
+        inside
+        <= {"bin", "course", "dev", "etc", "inside", "lib", "lib64", "proc", "scratch", "sys", "usr"} | first_parts
+    )
+    for hidden in (ROOT / "grading", ROOT / "source", ROOT / ".git", ROOT / "transformer_lm", "/etc/passwd", "/home"):
+        assert "FileNotFoundError" in tried(f"os.stat({str(hidden)!r})")
+    assert set(eval(tried("os.listdir('/proc')"))) == set()
+
+
+@ISOLATED
+def test_it_writes_nowhere_but_in_its_own_folder():
+    for place in ("/x", "/course/x", "/usr/x", "/inside/server.py", str(Path(sys.prefix) / "x")):
+        assert "Error" in tried(f"open({place!r}, 'a')")
+    assert tried("open('x', 'w').write('1')") == "1"
+
+
+@ISOLATED
+def test_it_starts_no_program():
+    """A fresh Python would have torch's ready-made attention."""
+    for program in (sys.executable, "/bin/sh", "/usr/bin/env"):
+        assert "PermissionError" in tried(f"subprocess.run([{program!r}])")
+        assert "PermissionError" in tried(f"os.execv({program!r}, ['x'])")
+    assert tried("os.system('true')") != "0"
+
+
+@ISOLATED
+def test_nothing_is_left_of_an_answer():
+    leave = """
+import ctypes, os, time
+open('/scratch/left', 'w').write('x')
+open('/dev/shm/left', 'w').write('x')
+if os.fork() == 0:
+    os.setsid()
+    ctypes.CDLL(None).prctl(15, b'left-behind', 0, 0, 0)
+    while True:
+        time.sleep(1)
+"""
+    outcome(leave)
+    assert "left-behind" not in running()
+    assert tried("[os.listdir(folder) for folder in ('/scratch', '/dev/shm')]") == "[[], []]"
+
+
+def running() -> set[str]:
+    names = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if "State:\tZ" not in (process / "status").read_text():
+                names.add((process / "comm").read_text().strip())
+        except OSError:
+            continue
+    return names
+
+
+@ISOLATED
+def test_it_can_signal_no_other_process():
+    assert tried("os.kill(-1, 0)") in ("None", "ProcessLookupError(3, 'No such process')")
+    assert "ProcessLookupError" in tried(f"os.kill({os.getpid()}, 9)")
+    assert tried("os.getppid()") == "0"
+
+
+@ISOLATED
+def test_a_fork_bomb_ends():
+    bomb = """
+import os, time
+children = 0
+try:
+    while True:
+        if os.fork() == 0:
+            time.sleep(60)
+        children += 1
+except BlockingIOError:
+    raise ValueError(f'<<{children}>>')
+"""
+    assert 1 < int(reported(outcome(bomb))) <= 32
+
+
+def test_memory_is_limited():
+    assert "MemoryError" in tried("bytearray(6 * 2**30)")
+    assert "allocate memory" in tried("torch.ones(2**30)", imports="import torch")
+
+
+def test_files_are_limited():
+    assert "Error" in tried("open('/scratch/x', 'wb').write(b'x' * 2**27)") or missing_walls()
+
+
+def test_printing_for_ever_ends(monkeypatch):
+    monkeypatch.setattr(answers, "CELL_SECONDS", 1)
+    assert "runs for more than 1 seconds" in outcome("while True: print('x' * 10**6)")
+
+
+def test_what_kills_its_process_is_left_out_and_told():
+    cells = [
+        Cell(0, "x = 1"),
+        Cell(1, "import ctypes; ctypes.string_at(0)"),
+        Cell(2, "import os; os._exit(3)"),
+        Cell(3, "y = x"),
+    ]
+    with Answer(answer_server(TOPIC, bool(missing_walls())), "kqv", cells, False) as answer:
+        assert "crashes Python itself (SIGSEGV)" in answer.errors[1]
+        assert "ends its own Python process" in answer.errors[2]
+        assert set(answer.errors) == {1, 2}
+        assert answer.ask("defines", name="y")[0] == {"defined": True}
+
+
+def test_the_package_inside_holds_no_answers():
+    imports = "from transformer_lm import attention, modeling_attention, checks"
+    assert "would give away exercise attention-scores" in tried("attention.attention_scores(1, 2)", imports)
+    assert "would give away exercise self-attention" in tried("modeling_attention.SelfAttention(2, 3)", imports)
+    assert "function kqv" in tried("checks.kqv", imports)
+
+
+def test_everything_that_computes_attention_in_the_package_is_hidden_from_topic_01():
+    assert set(hidden_from("02_multi_head_attention")) < set(hidden_from(TOPIC))
+    assert len(hidden_from(TOPIC)) >= 12
+
+
+def test_ready_made_attention_is_gone_under_every_name():
+    q = "torch.ones(1, 2, 4)"
+    imports = "import torch, importlib\nfrom torch import nn\nfrom torch.nn import functional as F"
+    for call in (
+        f"F.scaled_dot_product_attention({q}, {q}, {q})",
+        f"getattr(torch._C._nn, 'scaled_dot_' + 'product_attention')({q}, {q}, {q})",
+        f"torch.ops.aten._scaled_dot_product_attention_math({q}, {q}, {q})",
+        f"torch.ops.aten._scaled_dot_product_flash_attention_for_cpu({q}[None], {q}[None], {q}[None])",
+        f"torch.jit.trace(lambda x: F.scaled_dot_product_attention(x, x, x), {q})",
+        "nn.MultiheadAttention(4, 1)",
+        "nn.Transformer(4, 1)",
+        "nn.TransformerEncoderLayer(4, 1)",
+        "nn.TransformerDecoderLayer(4, 1)",
+        "F.multi_head_attention_forward()",
+        "importlib.import_module('torch._higher_order_ops.flex_attention').math_attention()",
+    ):
+        assert "ready-made" in tried(call, imports), call
+    if not missing_walls():  # nor can it be loaded anew from torch's files
+        for load in ("reload(F)", "import_module('torch._inductor.fx_passes.fuse_attention')"):
+            assert "Error" in tried(f"importlib.{load}", imports)
+
+
+def test_the_process_ends_with_its_judge():
+    script = (
+        "import sys\nfrom grading.workers import answer_server\n"
+        f"server = answer_server('{TOPIC}', True); server.fork()\n"
+        "print(server._process.pid, flush=True); sys.stdin.read()"
+    )
+    judge = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    server = int(judge.stdout.readline())
+    judge.kill()
+    judge.wait()
+    judge.stdin.close()
+    judge.stdout.close()
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{server}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{server}").exists()
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        b"garbage" * 100,
+        b"\xff" * 8,
+        messages._SIZES.pack(2, 0) + b"[]",
+        messages._SIZES.pack(2, 16) + b"{}" + b"\xff" * 16,
+        messages._SIZES.pack(10**5, 0) + b"[" * 10**5,
+    ],
+)
+def test_forged_messages_end_the_answer_and_nothing_else(forged):
+    code = f"""
+import gc, socket
+for thing in gc.get_objects() + gc.get_referrers(socket.socket):
+    if isinstance(thing, socket.socket) and thing.fileno() >= 0:
+        thing.sendall({forged!r})
+"""
+    with Answer(answer_server(TOPIC, bool(missing_walls())), "kqv", [Cell(0, code)], False) as answer:
+        assert answer.errors in ({}, {0: "sends what no answer should send"})
+    assert tried("1 + 1") == "2"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200))
+def test_whatever_arrives_is_a_message_or_refused(data):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(data)
+        theirs.close()
+        ours.settimeout(5)
+        with pytest.raises((messages.Disconnected, messages.MalformedMessage)):
+            _read_all(ours)
+
+
+def _read_all(connection):
+    while True:
+        table, arrays = messages.receive(connection)
+        assert isinstance(table, dict)
+        assert isinstance(arrays, dict)
+
+
+def test_arrays_arrive_as_they_were_sent():
+    arrays = {"number": np.array(3), "matrix": np.arange(6.0).reshape(2, 3).T, "nothing": np.zeros((0, 2), np.float32)}
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        messages.send(theirs, {"a": [1, None]}, arrays)
+        table, received = messages.receive(ours)
+    assert table == {"a": [1, None]}
+    for name, array in arrays.items():
+        assert received[name].dtype == array.dtype
+        np.testing.assert_array_equal(received[name], array)
+
+
+def test_no_message_is_ever_unpickled():
+    for path in [*(ROOT / "grading").rglob("*.py")]:
+        assert "pickle" not in path.read_text().replace("never pickle", "").replace("no pickle", ""), path
+
+
+def without_bubblewrap(*arguments: str) -> subprocess.CompletedProcess:
+    folder = Path(sys.executable).parent
+    environment = os.environ | {"PATH": str(folder), "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-m", "grading", *arguments], capture_output=True, text=True, env=environment, cwd=ROOT
+    )
+
+
+def test_without_bubblewrap_it_refuses_and_says_what_to_install(tmp_path):
+    answer = tmp_path / "answer.py"
+    answer.write_text("import torch\n" + records()["attention-scores"].model_answer)
+    refused = without_bubblewrap("try", "attention-scores", str(answer))
+    assert refused.returncode != 0
+    assert "bubblewrap is not installed" in refused.stderr
+    assert "apt-get install bubblewrap" in refused.stderr
+    assert "--reduced-isolation" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_with_reduced_isolation_it_goes_on_and_says_so_loudly(tmp_path):
+    answer = tmp_path / "answer.py"
+    answer.write_text("import torch\n" + records()["attention-scores"].model_answer)
+    judged = without_bubblewrap("try", "attention-scores", str(answer), "--json", "--reduced-isolation")
+    assert judged.returncode == 0, judged.stderr
+    assert judged.stderr.startswith("REDUCED ISOLATION")
+    assert json.loads(judged.stdout)["points"] == 2
+
+
+def test_a_call_after_the_end_is_an_end_too():
+    with Answer(
+        answer_server(TOPIC, bool(missing_walls())), "kqv", [Cell(0, "import sys\ndef f(*a): sys.exit()")], False
+    ) as answer:
+        with pytest.raises(AnswerEnded, match="ends its own Python process"):
+            answer.ask("layers", {"probe": np.zeros((1, 2), np.float32)}, name="f", arguments=[1, 2], attributes=[""])
+        with pytest.raises(AnswerEnded, match="at an earlier call"):
+            answer.ask("defines", name="f")
+
+
+def test_the_server_says_why_it_does_not_start(monkeypatch):
+    monkeypatch.setattr(answers, "INSIDE", ROOT / "docs")
+    with (
+        AnswerServer(hidden_from(TOPIC), reduced=True) as server,
+        pytest.raises(RuntimeError, match="No module named server"),
+    ):
+        server.fork()

@@ -1,0 +1,205 @@
+"""The judge: its tolerance, its points, its words, and what it asks of an answer."""
+
+import itertools
+import random
+
+import nbformat
+import numpy as np
+import pytest
+import torch
+
+from grading import answers
+from grading.answers import Cell
+from grading.exercises import records, topics
+from grading.judge import _unknown_sizes, judge, tolerances
+from grading.record import SETUP
+from grading.sandbox import missing_walls
+from grading.workers import answer_server
+
+EXERCISES = pytest.mark.parametrize("record", records().values(), ids=records())
+TOPIC = "01_self_attention"
+REDUCED = bool(missing_walls())  # these answers are our own, so they may be judged everywhere
+
+
+def judged(exercise: str, *sources: str, seed: int | None = None):
+    cells = [Cell(number, source) for number, source in enumerate([SETUP, *sources])]
+    return judge(records()[exercise], cells, answer_server(TOPIC, REDUCED), seed, solution=len(sources))
+
+
+def cases(record, seed: int) -> list:
+    rng = random.Random(seed)
+    sizes = (record.first_sizes, record.other_sizes, _unknown_sizes(record, rng))
+    return [record.draw(rng, each) for each in sizes]
+
+
+@EXERCISES
+def test_right_answers_in_float32_stay_far_below_the_tolerance(record):
+    """At most a tenth of it, for every right answer, over many draws; in several orders of summation."""
+    worst = 0
+    for seed in range(5):
+        for case in cases(record, seed):
+            allowed = tolerances(record, case, random.Random(seed))
+            expected = record.reference(case)
+            for source in (record.model_answer, *record.right.values()):
+                for name, output in float32_outputs(record, source, case).items():
+                    worst = max(worst, np.abs(output - expected[name]).max() / allowed[name])
+    assert worst < 0.1
+
+
+def float32_outputs(record, source, case):
+    inputs = {name: torch.from_numpy(np.array(array)) for name, array in case.items()}
+    inputs = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in inputs.items()}
+    subject = record.public.build(record.answer(source), inputs)
+    outputs = zip(record.public.axes, record.public.call(subject, inputs), strict=True)
+    return {name: output.detach().double().numpy() for name, output in outputs}
+
+
+@EXERCISES
+def test_known_mistakes_lie_far_above_the_tolerance(record):
+    for seed in range(3):
+        case = record.draw(random.Random(seed), record.first_sizes)
+        expected, allowed = record.reference(case), tolerances(record, case, random.Random(seed))
+        for wrong in record.wrong:
+            outputs = record.outputs(wrong.source, case)
+            distances = [distance(outputs[name], expected[name]) / allowed[name] for name in expected]
+            assert max(distances) > 30, wrong.name
+
+
+def distance(mine, other):
+    if mine.shape != other.shape or np.isnan(mine).any():
+        return np.inf
+    return np.abs(mine - other).max()
+
+
+@EXERCISES
+def test_half_precision_is_not_enough(record):
+    """The tolerance is one of float32: what is computed with fewer digits lies outside of it."""
+    case = record.draw(random.Random(0), record.first_sizes)
+    allowed, expected = tolerances(record, case, random.Random(0)), record.reference(case)
+    coarse = {name: torch.from_numpy(output).bfloat16().double().numpy() for name, output in expected.items()}
+    assert all(np.abs(coarse[name] - expected[name]).max() > 3 * allowed[name] for name in expected)
+
+
+@EXERCISES
+def test_sizes_that_nobody_knows_differ_from_each_other_and_from_time_to_time(record):
+    drawn = [_unknown_sizes(record, random.Random(seed)) for seed in range(20)]
+    assert all(len(set(sizes.values())) == len(sizes) and min(sizes.values()) > 1 for sizes in drawn)
+    assert len({tuple(sizes.values()) for sizes in drawn}) > 15
+
+
+def test_points_of_the_parts_are_those_of_the_check_cells():
+    for topic, found in topics().items():
+        path = f"source/{topic}/{topic}.ipynb"
+        try:
+            notebook = nbformat.read(path, as_version=4)
+        except FileNotFoundError:
+            continue  # the topic's notebook is not written yet
+        marks = [cell.metadata.get("nbgrader", {}) for cell in notebook.cells]
+        checks = {mark["grade_id"]: mark["points"] for mark in marks if mark.get("grade") and not mark.get("solution")}
+        assert checks == {part.name: part.points for record in found for part in record.parts}
+        solutions = {mark["grade_id"] for mark in marks if mark.get("solution") and not mark.get("grade")}
+        assert solutions == {record.id for record in found}
+
+
+def test_larger_exercises_have_many_wrong_and_right_answers():
+    for record in topics()[TOPIC]:
+        assert len(record.wrong + record.misbehaving) >= 16
+        assert len(record.right) >= 8
+
+
+def test_a_part_that_is_right_keeps_its_points():
+    record = records()["kqv"]
+    result = judged("kqv", record.wrong[0].source)
+    assert [(part.points, part.max_points) for part in result.parts] == [(1, 1), (0, 1)]
+    assert result.as_table() == {
+        "exercise": "kqv",
+        "points": 1,
+        "max_points": 2,
+        "parts": [vars(part) for part in result.parts],
+    }
+
+
+def test_a_message_names_the_mistake_in_four_lines_and_tells_no_number_of_the_case():
+    record = records()["attention-scores"]
+    (part,) = judged("attention-scores", record.wrong[0].source, seed=7).parts
+    assert [line.split(":")[0] for line in part.message.splitlines()] == ["tried", "yours", "expected", "hint"]
+    assert part.message.endswith(f"hint:     {record.wrong[0].hint}")
+    case = record.draw(random.Random(7), record.first_sizes)
+    numbers = itertools.chain(*(array.flat for array in (*case.values(), *record.reference(case).values())))
+    assert not any(f"{abs(number):.3f}" in part.message for number in numbers)
+
+
+def test_an_unknown_mistake_is_told_by_the_property_it_breaks():
+    (part,) = judged("attention-scores", "def attention_scores(q, k):\n    return q.mean(0) @ k.mT").parts
+    assert "hint:     The sequences of a batch influence each other" in part.message
+    (part,) = judged("attention-scores", "def attention_scores(q, k):\n    return torch.ones(len(q), 5, 7)").parts
+    assert "hint:     The output stays the same whatever the input is." in part.message
+
+
+def test_the_cell_that_fails_is_quoted():
+    (part,) = judged("attention-scores", "x = 1\ndef attention_scores(q, k)\n    return q").parts
+    assert "SyntaxError" in part.message
+    (part,) = judged("attention-scores", "something = undefined_name").parts
+    assert "raises NameError in `something = undefined_name`" in part.message
+    (part,) = judged("attention-scores", "def scores(q, k):\n    return q").parts
+    assert "nothing is called attention_scores" in part.message
+
+
+def test_a_failing_cell_costs_only_what_depends_on_it():
+    right = records()["attention-scores"].model_answer
+    assert judged("attention-scores", "1 / 0", "import os; os._exit(0)", "exit()", right).points == 2
+    assert judged("attention-scores", right, "attention_scores = 1").points == 0  # a later cell may undo an answer
+    assert judged("attention-scores", f"{right}\n1 / 0").points == 2  # what comes after the answer does not matter
+
+
+def test_magics_and_shell_lines_do_no_harm():
+    right = records()["attention-scores"].model_answer
+    assert judged("attention-scores", "%matplotlib inline\n!pip install x", f"%%time\n{right}").points == 2
+
+
+def test_a_right_answer_keeps_its_points_whatever_else_a_student_does():
+    """Global settings, seeds, other devices and printing are no mistakes."""
+    right = records()["self-attention"].model_answer
+    habits = "torch.set_default_dtype(torch.float64); torch.manual_seed(1); torch.set_num_threads(2); print('x' * 9**6)"
+    assert judged("self-attention", habits, right).points == 4
+    assert judged("self-attention", "torch.set_grad_enabled(True)", f"{right}\nprint(SelfAttention(3, 4))").points == 4
+
+
+def test_what_ends_the_process_in_one_part_leaves_the_other_part_alone():
+    right = records()["kqv"].model_answer
+    fatal = "import os\ndef create_kqv_parameters(input_size, hidden):\n    os._exit(0)"
+    result = judged("kqv", f"{right}\n{fatal}")
+    assert [part.points for part in result.parts] == [0, 1]
+    assert "ends its own Python process" in result.parts[0].message
+
+
+def test_an_endless_loop_is_stopped_and_told(monkeypatch):
+    monkeypatch.setattr(answers, "CALL_SECONDS", 1)
+    hangs = "def attention_scores(q, k):\n    while True: pass"
+    (part,) = judged("attention-scores", hangs).parts
+    assert "runs for more than 1 seconds: is there a loop that does not end?" in part.message
+
+
+def test_earlier_cells_that_hang_are_run_once_for_the_whole_submission(monkeypatch):
+    monkeypatch.setattr(answers, "CELL_SECONDS", 1)
+    hang, right = Cell(1, "while True: pass"), Cell(2, records()["attention-scores"].model_answer)
+    left_out = {}
+    for _ in range(2):
+        cells = [Cell(0, SETUP), hang, right]
+        record, server = records()["attention-scores"], answer_server(TOPIC, REDUCED)
+        assert judge(record, cells, server, solution=2, left_out=left_out).points == 2
+    assert list(left_out) == [1]
+
+
+def test_too_large_outputs_are_refused():
+    (part,) = judged("attention-scores", "def attention_scores(q, k):\n    return torch.zeros(3000, 3000)").parts
+    assert part.points == 0
+    (part,) = judged("attention-scores", "def attention_scores(q, k):\n    return torch.zeros(9000, 9000)").parts
+    assert part.points == 0
+
+
+def test_odd_outputs_are_wrong_and_not_fatal():
+    for value in ("None", "'text'", "[q, k]", "q.shape", "torch.zeros(2, 5, 7, dtype=torch.cfloat)", "q.to_sparse()"):
+        (part,) = judged("attention-scores", f"def attention_scores(q, k):\n    return {value}").parts
+        assert part.points == 0
+        assert len(part.message.splitlines()) == 4
