@@ -5,15 +5,18 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from grading.inside.confine import UNPRIVILEGED
+from grading.inside.confine import FILES, UNPRIVILEGED
 
 SCRATCH = "/scratch"  # the one folder inside that can be written
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/sys/devices/system/cpu")
 INSTALL = "Install bubblewrap (Debian: sudo apt-get install bubblewrap; it needs Linux with user namespaces)."
 ROOT = os.getuid() == 0
+# Where the package would lie, with all its answers, if it was installed as a copy: covered inside.
+INSTALLED = Path(sysconfig.get_path("purelib")) / "transformer_lm"
 
 
 class IsolationIncomplete(Exception):
@@ -43,7 +46,8 @@ def command(
         *(part for name, value in environment(Path(SCRATCH)).items() for part in ("--setenv", name, value)),
         *(part for parent in sorted(parents) for part in ("--dir", str(parent))),  # passable for every user
         *(part for outside, inside in binds.items() for part in ("--ro-bind", str(outside), str(inside))),
-        *("--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", SCRATCH),
+        *(("--tmpfs", str(INSTALLED)) if INSTALLED.is_dir() else ()),
+        *("--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", str(FILES), "--tmpfs", SCRATCH),
         *(part for folder in writable for part in ("--bind", str(folder), str(folder))),
         *("--remount-ro", "/", "--chdir", SCRATCH, "--"),
         *(_as_unprivileged() if own_user else ()),
