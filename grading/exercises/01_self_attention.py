@@ -638,12 +638,7 @@ RECORDS = (
             Part("self-attention-check-layers", 1, layers(self_attention_layers, "SelfAttention", ("k", "q", "v"))),
             Part("self-attention-check", 3, values),
         ),
-        hides=(
-            "attention.attention_weights",
-            "attention.self_attention",
-            "attention.self_attention_layer",
-            "modeling_attention.SelfAttention",
-        ),
+        hides=("modeling_attention.SelfAttention", "modeling_attention._mask_of_padding"),
         forbids_attention=True,
         properties=(SEQUENCES_APART, INPUT_MATTERS),
         first_sizes={"b": 2, "n": 5, "input_size": 7, "hidden": 11},

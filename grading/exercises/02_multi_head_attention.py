@@ -345,6 +345,10 @@ RECORDS = (
         parts=(Part("multi-head-attention-check", 6, values),),
         hides=(
             "attention.create_causal_mask",
+            "attention.attention_weights",
+            "attention._corner",
+            "attention.self_attention",
+            "attention.self_attention_layer",
             "attention.multi_head_attention_layer",
             "modeling_attention.MultiHeadSelfAttention",
             "modeling_attention.CausalSelfAttention",
