@@ -1,4 +1,4 @@
-"""The commands that instructors type: `python -m grading try`, `prove` and `freeze`."""
+"""The commands that instructors type: `python -m grading run`, `try`, `prove` and `freeze`."""
 
 import argparse
 import json
@@ -20,6 +20,7 @@ def main() -> None:
     """Read the command line and do what it says."""
     parser = argparse.ArgumentParser(prog="python -m grading", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    _add_run(commands.add_parser("run", help="grade an assignment of a class"))
     _add_try(commands.add_parser("try", help="tell what an answer would get, and why"))
     _add_prove(commands.add_parser("prove", help="prove that wrong answers are refused and right ones accepted"))
     _add_freeze(commands.add_parser("freeze", help="write the frozen values that students check against"))
@@ -31,7 +32,7 @@ def main() -> None:
     except IsolationIncomplete as incomplete:
         sys.exit(f"{incomplete} To go on without it, trusting every submission: {REDUCED}")
     except KeyboardInterrupt:
-        sys.exit("Interrupted.")
+        sys.exit("Interrupted. What is done is kept; the same command does the rest.")
 
 
 def _add_reduced(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +58,41 @@ def _exercise(text: str) -> str:
 
 def _add_exercises(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("exercises", nargs="*", type=_exercise, metavar="EXERCISE", help="all of them without")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("assignment", metavar="ASSIGNMENT", help="such as 01_self_attention")
+    parser.add_argument("--students", nargs="+", metavar="STUDENT", help="only these")
+    parser.add_argument("--force", action="store_true", help="also grade again what is graded already")
+    parser.add_argument("--rerun", action="store_true", help="execute each notebook again, for its outputs")
+    parser.add_argument("--csv", type=Path, metavar="FILE", default=Path("grades.csv"), help="grades.csv without")
+    _add_workers(parser)
+    _add_reduced(parser)
+    parser.set_defaults(command_function=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from grading.class_run import ClassRun, table
+
+    if missing_walls() and not arguments.reduced_isolation:
+        raise IsolationIncomplete(list(missing_walls()))
+    try:
+        run = ClassRun(
+            Path.cwd(), arguments.assignment, arguments.students, arguments.reduced_isolation, arguments.rerun
+        )
+    except ValueError as error:
+        sys.exit(str(error))
+    to_do = run.to_do(arguments.force)
+    if len(to_do) < len(run.students):
+        print(f"{len(run.students) - len(to_do)} of {len(run.students)} are graded already; --force grades them again.")
+    with tqdm(total=len(to_do), unit="submission", disable=None if to_do else True) as bar:
+        for student in run.grade(to_do, arguments.workers):
+            bar.update()
+            bar.set_postfix_str(student)
+    print(table(run.rows()))
+    run.write_csv(arguments.csv)
+    print(f"Grades: {arguments.csv}. Feedback: nbgrader generate_feedback {arguments.assignment}")
+    return 0
 
 
 def _add_try(parser: argparse.ArgumentParser) -> None:

@@ -24,6 +24,8 @@ COURSE = Path("/course")  # where the student edition of the package lies inside
 START_SECONDS = 120
 CELL_SECONDS = 10
 CALL_SECONDS = 10
+EXERCISE_SECONDS = 60  # for all cells and calls together
+TEXT = 2000  # characters of a text that an answer tells
 
 
 class AnswerEnded(Exception):
@@ -145,14 +147,19 @@ class Answer:
         self._cells, self._left_out = cells, {} if left_out is None else left_out
         self._raised: dict[int, str] = {}
         self._connection: socket.socket | None = None
+        self._end_of_time = time.monotonic() + EXERCISE_SECONDS
 
     def __enter__(self) -> "Answer":
-        self.keep_running()
         return self
 
     def keep_running(self) -> None:
-        """Run the cells, again if an earlier call has ended the process."""
+        """Run the cells, or run them again if an earlier call has ended the process.
+
+        Raises AnswerEnded if there is no time left.
+        """
         while self._connection is None:
+            if time.monotonic() > self._end_of_time:
+                raise AnswerEnded(f"and the cells before it run for more than {EXERCISE_SECONDS} seconds together")
             self._start()
 
     @property
@@ -172,23 +179,28 @@ class Answer:
             "forbids_attention": self._forbids,
             "cells": [[cell.number, cell.source] for cell in cells],
         }
-        running, known = None, {cell.number for cell in cells}
+        running = None
         try:
             self._send(job)
-            while True:
-                told, _ = self._reply(CELL_SECONDS)
-                if told.get("ready"):
-                    return
-                number = told.get("starts", told.get("ran"))
-                if number not in known:
-                    raise AnswerEnded("sends what no answer should send")
-                running = number
-                if told.get("error"):
-                    self._raised[number] = str(told["error"])
+            for cell in cells:
+                self._told("starts", cell.number)
+                running = cell.number
+                error = self._told("ran", cell.number).get("error")
+                if error:
+                    self._raised[cell.number] = str(error)[:TEXT]
+            self._told("ready", True)
         except AnswerEnded as ended:
             if running is None:
                 raise RuntimeError(f"an answer must start, but it {ended}.") from ended
             self._left_out[running] = str(ended)
+
+    def _told(self, what: str, value: object) -> dict:
+        """Return the next message, which must say this; an answer that says anything else is ended."""
+        told, _ = self._reply(CELL_SECONDS)
+        if told.get(what) != value:
+            self._end()
+            raise AnswerEnded("sends what no answer should send")
+        return told
 
     def ask(self, do: str, arrays: dict[str, np.ndarray] | None = None, **request: object) -> tuple[dict, dict]:
         """Send a request and return the reply and its arrays. Raises AnswerEnded if none comes."""
@@ -206,8 +218,9 @@ class Answer:
 
     def _reply(self, seconds: float) -> tuple[dict, dict]:
         """Return the next message. Ends the answer if none comes in time: the time runs for the whole message."""
+        deadline = min(time.monotonic() + seconds, self._end_of_time)
         try:
-            return receive(_Deadline(self._connection, seconds))
+            return receive(_Deadline(self._connection, deadline))
         except TimeoutError:
             self._end()
             raise AnswerEnded(f"runs for more than {seconds} seconds: is there a loop that does not end?") from None
@@ -239,8 +252,8 @@ class Answer:
 class _Deadline:
     """A connection whose bytes must all arrive before one point in time."""
 
-    def __init__(self, connection: socket.socket, seconds: float) -> None:
-        self._connection, self._end = connection, time.monotonic() + seconds
+    def __init__(self, connection: socket.socket, end: float) -> None:
+        self._connection, self._end = connection, end
 
     def recv(self, size: int) -> bytes:
         left = self._end - time.monotonic()

@@ -33,6 +33,7 @@ from transformer_lm.test_values import Case
 FLOAT32 = 2.0**-24  # the largest relative error of rounding once
 ROUNDINGS = 64  # how many such errors, all of them at their worst, a right answer may gather
 TRIALS = 4
+TEXT = 2000  # characters of a text that an answer tells
 LONGEST = 40  # positions in a case of sizes that nobody knows before
 
 
@@ -92,7 +93,7 @@ def judge(
         for part in record.parts:
             try:
                 answer.keep_running()
-                require_name(answer, solution, part.calls or record.defines)
+                _require_name(answer, part.calls or record.defines, cells, solution)
                 results.append(PartResult(part.name, part.points, part.points, part.judge(record, answer, rng)))
             except CheckFailed as failed:
                 results.append(PartResult(part.name, 0, part.points, str(failed)))
@@ -103,13 +104,15 @@ def judge(
     return ExerciseResult(record.id, tuple(results))
 
 
-def require_name(answer: Answer, solution: int, name: str) -> None:
+def _require_name(answer: Answer, name: str, cells: list[Cell], solution: int) -> None:
     """Raise CheckFailed unless the cells define a name; say what went wrong with the cell that should."""
     if answer.ask("defines", name=name)[0].get("defined"):
         return
-    error = answer.errors.get(solution)
-    yours = f"the cell {error}" if error else f"nothing is called {name}"
-    hint = "Your cell must run to its end." if error else "Keep the names of functions and classes as they were given."
+    yours, hint = f"nothing is called {name}", "Keep the names of functions and classes as they were given."
+    if solution not in {cell.number for cell in cells}:
+        yours, hint = "the cell is as it was released", "Replace the line that raises NotImplementedError by your code."
+    elif solution in answer.errors:
+        yours, hint = f"the cell {answer.errors[solution]}", "Your cell must run to its end."
     raise CheckFailed("to run your cell", yours, f"a cell that defines {name}", hint)
 
 
@@ -192,7 +195,7 @@ class _Trial:
             try:
                 if not rule.holds(ask, case, self.record.public.reads, self.rng):
                     return rule.hint
-            except (CheckFailed, KeyError, ValueError, IndexError):  # no outputs to look at, or of no use
+            except (CheckFailed, KeyError, ValueError, IndexError, TypeError):  # no outputs to look at, or of no use
                 continue
         return None
 
@@ -205,16 +208,18 @@ class _Trial:
         outputs = {name: array for name, array in arrays.items() if array is not None and array.dtype.kind in "fiub"}
         failed = _failure(reply.get("error"))
         # What came before an error is compared first: it explains more.
-        for name, kind in reply.get("kinds", {}).items():
-            words = f"{name}, a tensor"
-            failed = CheckFailed(self._tried(case, name), f"{name} is {kind}", words, f"Return {name} as one tensor.")
+        for name in set(_table(reply.get("kinds"))) & set(self.record.public.axes):
+            words, kind = f"{name}, a tensor", reply["kinds"][name]
+            yours = f"{name} is {str(kind)[:TEXT]}"[:TEXT]
+            failed = CheckFailed(self._tried(case, name), yours, words, f"Return {name} as one tensor.")
             break
         if not failed and len(outputs) < len(self.record.public.axes):
             failed = CheckFailed(self._tried(case, "output"), "outputs are missing", "every output", "Return a tensor.")
         if failed:
             self._compare(outputs, case, explain=how.get("gradients", False))
             raise failed
-        self.record.public.compare_products(self._tried(case, next(iter(self.record.public.axes))), reply["products"])
+        tried = self._tried(case, next(iter(self.record.public.axes)))
+        self.record.public.compare_products(tried, reply.get("products"))
         return outputs, found
 
     def _compare(self, outputs: Arrays, case: Arrays, explain: bool) -> None:
@@ -302,7 +307,11 @@ def _failure(lines: object) -> CheckFailed | None:
     """Return an error that an answer reported, as a failure."""
     if not isinstance(lines, dict):
         return None
-    return CheckFailed(*(str(lines.get(part, "")) for part in ("tried", "yours", "expected", "hint")))
+    return CheckFailed(*(str(lines.get(part, ""))[:TEXT] for part in ("tried", "yours", "expected", "hint")))
+
+
+def _table(value: object) -> dict:
+    return value if isinstance(value, dict) else {}
 
 
 # --- layers -------------------------------------------------------------------------------------

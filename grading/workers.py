@@ -3,10 +3,15 @@
 import multiprocessing
 import multiprocessing.util
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from typing import TypeVar
+
+import torch
 
 from grading.answers import AnswerServer
 from grading.exercises import hidden_from
@@ -36,7 +41,7 @@ def side_by_side(
     workers = workers or os.cpu_count() or 1
     # Forked workers have torch loaded already; elsewhere fork is not safe.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_use_one_core) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare, initargs=(os.getpid(),)) as pool:
         waiting: dict[Future, Task] = {}
         try:
             for task in tasks:
@@ -54,11 +59,14 @@ def _finished(waiting: dict[Future, Task]) -> Iterator[tuple[Task, Result]]:
         yield waiting.pop(future), future.result()
 
 
-def _use_one_core() -> None:
-    """Let threads of several workers not get into each other's way; and let Ctrl-C be the main process's matter."""
-    import signal
-
-    import torch
-
+def _prepare(parent: int) -> None:
+    """Make a worker use one core, leave Ctrl-C to the main process, and end when that is killed."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)  # the answer process ends when nobody listens to it

@@ -10,6 +10,8 @@ IN_CI = os.environ.get("CI") == "true"
 
 # nbgrader calls alembic by its bare name, and finds it even when this environment is not activated.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+# Courses in other folders find the grading here.
+os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
 
 
 @pytest.hookimpl(wrapper=True)

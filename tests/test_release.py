@@ -1,4 +1,4 @@
-"""From source to release to grades, with nbgrader itself: `nbgrader generate_assignment` and `nbgrader autograde`."""
+"""From source to release, with nbgrader itself: `nbgrader generate_assignment`."""
 
 import re
 import shutil
@@ -13,7 +13,6 @@ from nbgrader.api import Gradebook
 ROOT = Path(__file__).parents[1]
 ASSIGNMENTS = sorted(folder.name for folder in (ROOT / "source").iterdir() if folder.is_dir())
 TOPIC = "01_self_attention"
-WRITTEN = {"q1-answer", "q2-answer"}
 
 
 def nbgrader(course: Path, *arguments: str) -> None:
@@ -40,35 +39,6 @@ def course(tmp_path_factory) -> Path:
     for assignment in ASSIGNMENTS:
         nbgrader(course, "generate_assignment", assignment, "--create", "--force")
     return course
-
-
-@pytest.fixture(scope="module")
-def graded(course) -> Path:
-    """The same course with three submissions autograded: the solved source, the untouched release, a known mistake."""
-    submit(course, "solved", source=True)
-    submit(course, "untouched")
-    submit(course, "unscaled", source=True, edit=("/ math.sqrt(dh)", "* 1"))
-    nbgrader(course, "autograde", TOPIC)
-    return course
-
-
-def submit(course: Path, student: str, source: bool = False, edit: tuple[str, str] | None = None) -> None:
-    folder = course / "submitted" / student / TOPIC
-    shutil.copytree(course / "release" / TOPIC, folder)
-    if source:
-        path = folder / f"{TOPIC}.ipynb"
-        notebook = nbformat.read(path, as_version=4)
-        solved = cells(course / "source" / TOPIC / f"{TOPIC}.ipynb")
-        for cell in notebook.cells:
-            if cell.metadata.get("nbgrader", {}).get("solution"):
-                cell.source = solved[cell.id].source.replace(*edit or ("", ""))
-        nbformat.write(notebook, path)
-
-
-def grades(course: Path, student: str) -> dict[str, float | None]:
-    with Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
-        submission = gradebook.find_submission(TOPIC, student)
-        return {grade.name: grade.auto_score for notebook in submission.notebooks for grade in notebook.grades}
 
 
 def points(course: Path) -> dict[str, float]:
@@ -114,39 +84,3 @@ def test_source_and_release_hold_no_outputs():
 def test_the_points_are_those_of_the_title(course):
     assert sum(points(course).values()) == 10
     assert "**Points** 10" in cells(ROOT / "source" / TOPIC / f"{TOPIC}.ipynb")["title"].source
-
-
-def test_the_solved_source_gets_full_marks(graded):
-    scores = grades(graded, "solved")
-    assert {name for name, score in scores.items() if score is None} == WRITTEN  # these wait for a person
-    assert all(scores[name] == most for name, most in points(graded).items() if name not in WRITTEN)
-
-
-def test_the_untouched_release_gets_nothing(graded):
-    assert set(grades(graded, "untouched").values()) == {0.0}
-
-
-def test_a_known_mistake_costs_what_depends_on_it_and_is_named(graded):
-    scores = grades(graded, "unscaled")
-    lost = {name for name, most in points(graded).items() if name not in WRITTEN and scores[name] < most}
-    assert lost == {"attention-scores-check", "self-attention-check"}
-    checked = cells(graded / "autograded" / "unscaled" / TOPIC / f"{TOPIC}.ipynb")
-    for name in lost:
-        (output,) = checked[name].outputs
-        assert output.ename == "CheckFailed"
-        assert output.traceback[-1].startswith("hint:     The scores are not scaled")
-        assert len(output.traceback) == 4
-
-
-def test_whoever_marks_an_answer_sees_its_rubric(graded):
-    for student in ("solved", "untouched"):
-        marked = cells(graded / "autograded" / student / TOPIC / f"{TOPIC}.ipynb")
-        assert "½ point" in marked["q1-question"].source
-        assert "½ point" in marked["q2-question"].source
-
-
-def test_feedback_is_written_for_everyone(graded):
-    nbgrader(graded, "generate_feedback", TOPIC)
-    pages = {path.parts[-3]: path.read_text() for path in (graded / "feedback").rglob("*.html")}
-    assert set(pages) == {"solved", "untouched", "unscaled"}
-    assert "The scores are not scaled" in pages["unscaled"]

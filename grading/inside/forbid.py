@@ -11,6 +11,8 @@ from pathlib import Path
 from types import FunctionType
 
 import torch
+import torch.ao.nn.quantizable
+import torch.ao.nn.quantized
 from torch import nn
 
 MESSAGE = "torch's ready-made attention is the answer to this exercise: compute it yourself, from matrix products."
@@ -21,6 +23,8 @@ LAYERS = (
     nn.TransformerEncoderLayer,
     nn.TransformerDecoder,
     nn.TransformerDecoderLayer,
+    torch.ao.nn.quantizable.MultiheadAttention,
+    torch.ao.nn.quantized.MultiheadAttention,
 )
 # Kept as "module:function": what computes attention in Python.
 FUNCTIONS = (
@@ -37,7 +41,10 @@ SOURCES = [
     *(TORCH / name / "__pycache__" for name in ("nn", "nn/modules", "_higher_order_ops", "_decomp")),
     *(TORCH / name for name in ("nn/attention", "_inductor", "onnx", "testing", "ao")),
 ]
-KEYS = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CPU", "AutogradCPU", "NestedTensorCPU")
+KEYS = (
+    *("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CPU", "AutogradCPU", "NestedTensorCPU"),
+    *("FuncTorchBatched", "FuncTorchBatchedDecomposition", "FuncTorchVmapMode", "AutocastCPU"),
+)
 
 
 def forbid_ready_made_attention() -> None:

@@ -11,7 +11,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-LIMIT = 64 * 2**20  # bytes of one message
+LIMIT = 64 * 2**20  # bytes of the arrays
+TEXT_LIMIT = 4 * 2**20  # bytes of the table, which may take thirty times as many in memory
 
 _SIZES = struct.Struct("!II")  # of the table, of the arrays
 
@@ -42,11 +43,12 @@ def receive(connection: socket.socket) -> tuple[dict, dict[str, np.ndarray]]:
     MalformedMessage when it is too long or not what `send` writes.
     """
     sizes = _SIZES.unpack(_read(connection, _SIZES.size))
-    if sum(sizes) > LIMIT:
-        raise MalformedMessage(f"a message must have at most {LIMIT} bytes, got {sum(sizes)}.")
+    if sizes[0] > TEXT_LIMIT or sizes[1] > LIMIT:
+        raise MalformedMessage(f"a message must have at most {TEXT_LIMIT} + {LIMIT} bytes, got {sizes}.")
     text, data = (_read(connection, size) for size in sizes)
     try:
         table, arrays = json.loads(text), load(data) if data else {}
+        table = json.loads(json.dumps(table, ensure_ascii=False).encode("utf-8", "replace"))  # no lone surrogates
     except (ValueError, RecursionError, KeyError, TypeError, SafetensorError) as error:
         raise MalformedMessage(f"a message must be JSON and safetensors, got {type(error).__name__}.") from error
     if not isinstance(table, dict):

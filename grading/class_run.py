@@ -1,0 +1,265 @@
+"""Grade a class: judging goes on side by side, one process writes to the gradebook, and a run can be killed.
+
+For each student who is done, a small file says for which submission. It is written last: a run that starts again
+does over whatever has none, and leaves the others alone.
+"""
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from nbgrader.api import Gradebook
+from nbgrader.apps import NbGraderAPI
+from nbgrader.apps.baseapp import NbGrader
+from nbgrader.utils import parse_utc
+
+from grading.export import grade_rows, write_csv
+from grading.judge import ExerciseResult
+from grading.pipeline import ready_results, released_path
+from grading.repair import UnreadableSubmission, read_submission, repair
+from grading.sandbox import IsolationIncomplete
+from grading.submission import judged, records_of
+from grading.workers import answer_server, side_by_side
+
+
+@dataclass(frozen=True)
+class Job:
+    """A submission to grade: each of its notebooks, with the released one."""
+
+    assignment: str
+    student: str
+    notebooks: dict[Path, Path]
+    reduced: bool
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a worker found out about a submission; `notes` are for a person to read."""
+
+    results: dict[Path, list[ExerciseResult]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table that ends a run."""
+
+    student: str
+    score: float
+    max_score: float
+    late: timedelta
+    needs_a_person: bool
+    notes: str
+
+
+class ClassRun:
+    """One assignment of the course in a folder, to be graded for some students, or for all who have handed in.
+
+    Raises ValueError if the assignment has not been released, or if one of the students has handed in nothing.
+    """
+
+    def __init__(
+        self, root: Path, assignment: str, students: list[str] | None = None, reduced: bool = False, rerun: bool = False
+    ) -> None:
+        self.assignment, self.reduced = assignment, reduced
+        app = NbGrader(log_level=logging.ERROR)
+        app.initialize([], root=str(root.resolve()))
+        for step in ("Rerun", "JudgeAnswers"):
+            app.config[step].reduced_isolation = reduced
+        app.config.Rerun.always = rerun
+        self._course = app.coursedir
+        self._api = NbGraderAPI(config=app.config, coursedir=self._course)
+        for log in (app.log, self._api.log):  # what nbgrader has to say goes into a student's notes
+            log.handlers.clear()
+            log.setLevel(logging.ERROR)
+            log.propagate = False
+        with self._gradebook() as gradebook:
+            known = {each.name: [notebook.name for notebook in each.notebooks] for each in gradebook.assignments}
+        if assignment not in known:
+            released = ", ".join(sorted(known)) or "none so far"
+            raise ValueError(f"assignment must be one that was released ({released}), got {assignment}.")
+        self._notebooks = known[assignment]
+        handed_in = sorted(self._api.get_submitted_students(assignment))
+        missing = sorted(set(students or ()) - set(handed_in))
+        if missing:
+            raise ValueError(f"students must have handed in {assignment}, got {', '.join(missing)}.")
+        self.students = [student for student in handed_in if not students or student in students]
+
+    def _gradebook(self) -> Gradebook:
+        return Gradebook(self._course.db_url, self._course.course_id)
+
+    def _folder(self, step: str, student: str) -> Path:
+        return Path(self._course.format_path(step, student, self.assignment))
+
+    def _submission(self, student: str) -> Path:
+        return self._folder(self._course.submitted_directory, student)
+
+    # What is done, and what is to do.
+
+    def to_do(self, force: bool = False) -> list[str]:
+        """Return the students whose submission, as it is now, has not been graded yet; all of them with `force`."""
+        return [student for student in self.students if force or not self._is_done(student)]
+
+    def _done_file(self, student: str) -> Path:
+        # nbgrader looks for students in folders whose names do not start with a dot.
+        return self._folder(self._course.autograded_directory, ".done") / f"{student}.json"
+
+    def _done(self, student: str) -> dict:
+        try:
+            return json.loads(self._done_file(student).read_text())
+        except (OSError, ValueError):
+            return {}
+
+    def _is_done(self, student: str) -> bool:
+        done = self._done(student)
+        graded = self._folder(self._course.autograded_directory, student).is_dir()
+        return done.get("digest") == self._digest(student) and done["graded"] == graded
+
+    def _digest(self, student: str) -> str:
+        """Return a fingerprint of what a grade depends on: the files handed in, and the release."""
+        handed_in = [path for path in sorted(self._submission(student).rglob("*")) if path.is_file()]
+        released = [released_path(self._course, self.assignment, notebook) for notebook in self._notebooks]
+        digest = hashlib.sha256()
+        for path in handed_in + released:
+            digest.update(f"{path.name} {path.stat().st_size} ".encode())
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()
+
+    # Grading.
+
+    def grade(self, students: list[str], workers: int | None = None) -> Iterator[str]:
+        """Grade these students; yield each one's name when the grades are saved."""
+        for job, found in side_by_side(judge_submission, map(self._job, students), workers):
+            self._save(job, found)
+            yield job.student
+
+    def _links(self, student: str) -> list[str]:
+        """Return what in a submission leads elsewhere, such as to the solution or to another student's work."""
+        folder = self._submission(student)
+        return [path.name for path in (folder.parent, folder, *sorted(folder.rglob("*"))) if path.is_symlink()]
+
+    def _job(self, student: str) -> Job:
+        notebooks = {}
+        for name in self._notebooks:
+            path = self._submission(student) / f"{name}.ipynb"
+            if path.is_file() and not self._links(student):
+                notebooks[path] = released_path(self._course, self.assignment, name)
+        return Job(self.assignment, student, notebooks, self.reduced)
+
+    def _save(self, job: Job, found: Judged) -> None:
+        """Let nbgrader write gradebook and graded notebook, then note that this submission is done."""
+        digest, notes = self._digest(job.student), [*found.notes, *self._odd_time(job.student)]
+        if found.failed:
+            pass
+        elif job.notebooks:
+            ready_results.update(found.results)
+            outcome = self._api.autograde(self.assignment, job.student)
+            notes += [] if outcome["success"] else [f"nbgrader could not grade it: {_reason(outcome)}"]
+        else:
+            notes.append(self._what_is_missing(job.student))
+        graded = not found.failed and self._folder(self._course.autograded_directory, job.student).is_dir()
+        if not graded:
+            self._save_zeros(job.student)
+        done = self._done_file(job.student)
+        done.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = done.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps({"digest": digest, "notes": notes, "graded": graded}))
+        unfinished.replace(done)
+
+    def _what_is_missing(self, student: str) -> str:
+        links = self._links(student)
+        if links:
+            return f"It holds links, which lead out of it: {', '.join(links)}."
+        there = ", ".join(sorted(path.name for path in self._submission(student).iterdir())) or "nothing"
+        return f"There is no {self._notebooks[0]}.ipynb, but {there}. Rename it, and run again."
+
+    def _odd_time(self, student: str) -> list[str]:
+        """Return a note if nbgrader can't read the time of a submission."""
+        path = self._submission(student) / "timestamp.txt"
+        try:
+            parse_utc(path.read_text().strip()) if path.exists() else None
+        except (ValueError, OverflowError):
+            return ["timestamp.txt must hold a time, such as 2030-01-31 12:00:00 UTC: mend it, and run again."]
+        return []
+
+    def _save_zeros(self, student: str) -> None:
+        """Save that there is nothing to grade: 0 points, for a person to look at."""
+        with self._gradebook() as gradebook:
+            gradebook.update_or_create_student(student)
+            submission = gradebook.update_or_create_submission(self.assignment, student)
+            for grade in (grade for notebook in submission.notebooks for grade in notebook.grades):
+                grade.auto_score, grade.needs_manual_grade = 0, True
+            gradebook.db.commit()
+
+    def rows(self) -> Iterator[Row]:
+        """Yield what the gradebook says about each student of this run who has been graded."""
+        with self._gradebook() as gradebook:
+            for student in self.students:
+                if self._done(student):
+                    submission = gradebook.find_submission(self.assignment, student)
+                    yield Row(
+                        student,
+                        submission.score - (submission.late_submission_penalty or 0),
+                        submission.max_score,
+                        timedelta(seconds=round(submission.total_seconds_late)),
+                        submission.needs_manual_grade,
+                        " ".join(self._done(student)["notes"]),
+                    )
+
+    def write_csv(self, path: Path) -> None:
+        """Write the grades of this assignment, of every student in the gradebook."""
+        with self._gradebook() as gradebook:
+            write_csv(path, grade_rows(gradebook, gradebook.find_assignment(self.assignment)))
+
+
+def _reason(outcome: dict) -> str:
+    """Return the error, in one line, that nbgrader has logged."""
+    errors = re.findall(r"^\s*([\w.]+(?:Error|Exception): .*)$", outcome.get("log", ""), re.MULTILINE)
+    return errors[-1] if errors else "it gives no reason"
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Return rows as a text table."""
+    lines = [("student", "points", "late", "notes")]
+    for row in rows:
+        notes = [row.notes] if row.notes else []
+        points = f"{row.score:g} of {row.max_score:g}" + (" + by hand" if row.needs_a_person else "")
+        lines.append((row.student, points, str(row.late) if row.late else "", " ".join(notes)))
+    widths = [max(len(line[column]) for line in lines) for column in range(3)]
+    padded = [[*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[3]] for line in lines]
+    return "\n".join("  ".join(line).rstrip() for line in padded)
+
+
+def judge_submission(job: Job) -> Judged:
+    """Judge a submission, in a worker. Whatever goes wrong with one is noted, and the class goes on."""
+    try:
+        return _judged(job)
+    except IsolationIncomplete:
+        raise
+    except Exception as error:
+        note = f"The judge stopped at it, with {type(error).__name__}: {error}. A person must look at it."
+        return Judged(notes=[note[:500]], failed=True)
+
+
+def _judged(job: Job) -> Judged:
+    found = Judged()
+    for path, released_at in job.notebooks.items():
+        released = read_submission(released_at)
+        records = records_of(job.assignment, released)
+        try:
+            notebook = read_submission(path)
+        except UnreadableSubmission as unreadable:
+            found.notes.append(str(unreadable))
+            continue
+        found.notes.extend(repair(notebook, released))
+        if records:
+            server = answer_server(job.assignment, job.reduced)
+            found.results[path] = judged(notebook, released, records, server)
+    return found

@@ -1,0 +1,61 @@
+"""Notebooks as pages: without hidden tests, and without anything that would run in a reader's browser."""
+
+import bleach
+from markupsafe import Markup
+from nbconvert.filters import markdown2html_mistune
+from nbformat import NotebookNode
+from nbgrader.preprocessors import ClearHiddenTests, NbGraderPreprocessor
+
+from grading.submission import is_check
+
+TAGS = bleach.ALLOWED_TAGS | {
+    *("br", "caption", "dd", "del", "details", "div", "dl", "dt", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "img"),
+    *("p", "pre", "s", "span", "sub", "summary", "sup", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "u"),
+}
+TEXTS_AND_PICTURES = frozenset(
+    {"text/plain", "text/html", "text/markdown", "text/latex", "image/png", "image/jpeg", "image/gif"}
+)
+
+
+class HideHiddenTests(ClearHiddenTests):
+    """Takes hidden tests out of feedback, and with them the lines of errors that would quote them."""
+
+    def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
+        """Hide what students should not see of one cell."""
+        if is_check(cell) and self._remove_hidden_test_region(cell):
+            for output in cell.outputs:
+                if output.output_type == "error":
+                    output.traceback = [f"{output.ename}: {output.evalue}"]
+        return cell, resources
+
+
+class HarmlessOutputs(NbGraderPreprocessor):
+    """Leaves texts and pictures of a cell's outputs, and of HTML what runs nothing."""
+
+    def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
+        """Clean the outputs of one cell."""
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            for kind in set(data) - TEXTS_AND_PICTURES:
+                del data[kind]
+            for kind in {"text/html", "text/markdown"} & set(data):
+                data[kind] = harmless(data[kind])
+        return cell, resources
+
+
+def harmless_markdown(source: str) -> Markup:
+    """Return a text in Markdown as HTML that runs nothing; the filter that nbconvert's pages use."""
+    return Markup(harmless(markdown2html_mistune(source)))
+
+
+def harmless(page: str) -> str:
+    """Return HTML without scripts, styles and forms; pictures must be part of it."""
+    return bleach.clean(page, TAGS, _allowed, protocols={"http", "https", "mailto", "data"}, strip=True)
+
+
+def _allowed(tag: str, name: str, value: str) -> bool:
+    if name == "src":
+        return tag == "img" and value.startswith("data:image/")
+    if name == "href":
+        return tag == "a" and value.startswith(("http://", "https://", "mailto:", "#"))
+    return name in ("alt", "class", "id", "title", "open", "colspan", "rowspan", "border")

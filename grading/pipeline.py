@@ -1,0 +1,182 @@
+"""How nbgrader grades with the judge: a reader, and steps for its pipelines, named in nbgrader_config.py.
+
+Sanitising mends a submission and keeps its outputs. Grading runs a check in a sandboxed kernel only if no record
+judges it, or if asked to; points come from the judge, with a message under each check.
+"""
+
+import os
+import textwrap
+import warnings
+from pathlib import Path
+
+import nbformat
+from nbconvert.exporters import NotebookExporter
+from nbformat import NotebookNode
+from nbgrader.api import Gradebook, SubmittedAssignment
+from nbgrader.preprocessors import NbGraderPreprocessor, SaveAutoGrades
+from nbgrader.utils import compute_checksum, determine_grade
+from sqlalchemy import event
+from sqlalchemy.exc import SAWarning
+from traitlets import Bool
+
+from grading.judge import ExerciseResult
+from grading.kernel import SandboxedExecute
+from grading.repair import UnreadableSubmission, read_submission, repair
+from grading.submission import is_check, judged, marks, records_of
+from grading.workers import answer_server
+
+WIDTH = 96  # characters in a line of feedback
+
+# Results that a class run has ready, by submitted notebook: its file, seen from nbgrader's working directory.
+ready_results: dict[Path, list[ExerciseResult]] = {}
+
+
+def released_path(coursedir: object, assignment: str, notebook: str) -> Path:
+    """Return where the released notebook of an assignment lies."""
+    return Path(coursedir.format_path(coursedir.release_directory, ".", assignment)) / f"{notebook}.ipynb"
+
+
+def _released(step: NbGraderPreprocessor, resources: dict) -> NotebookNode:
+    """Return the released notebook that a step's submission should be like."""
+    ids = resources["nbgrader"]
+    return read_submission(released_path(step.parent.parent.coursedir, ids["assignment"], ids["notebook"]))
+
+
+class SubmissionExporter(NotebookExporter):
+    """Reads whatever was handed in. What is no notebook becomes an empty one that says so."""
+
+    def from_filename(self, filename: str, resources: dict | None = None, **options: object) -> tuple[str, dict]:
+        """Return the notebook after all steps, as text."""
+        try:
+            notebook, unreadable = read_submission(Path(filename)), ""
+        except UnreadableSubmission as error:
+            notebook, unreadable = nbformat.v4.new_notebook(), str(error)
+        resources["grading"] = {"unreadable": unreadable}
+        folder = os.path.dirname(filename)
+        resources.setdefault("metadata", {})["path"] = folder
+        return super().from_notebook_node(notebook, resources=resources, **options)
+
+
+class RepairSubmission(NbGraderPreprocessor):
+    """Mends a submission and notes at its top, for a person, what was mended."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        """Mend the notebook."""
+        unreadable = resources["grading"]["unreadable"]
+        repairs = repair(nb, _released(self, resources))
+        self._restore_locked_cells(nb, resources["nbgrader"])
+        nb.metadata["grading"] = {"unreadable": unreadable}  # whatever a student has written there is gone
+        if unreadable:
+            title, notes = "Not graded; a person must look at it", [unreadable]
+        else:
+            title, notes = "Repaired before grading", repairs
+        if notes:
+            self.log.warning("%s: %s. %s", resources["nbgrader"]["student"], title, " ".join(notes))
+            text = "\n".join([f"**{title}:**", "", *(f"- {note}" for note in notes)])
+            nb.cells.insert(0, nbformat.v4.new_markdown_cell(text, id="before-grading"))
+        return nb, resources
+
+    @staticmethod
+    def _restore_locked_cells(nb: NotebookNode, ids: dict) -> None:
+        """Bring back what the release leaves out of locked cells, rubrics and hidden tests, from the gradebook."""
+        with Gradebook(ids["db_url"]) as gradebook:
+            notebook = gradebook.find_notebook(ids["notebook"], ids["assignment"])
+            sources = {cell.name: cell.source for cell in notebook.source_cells if cell.locked}
+        for cell in nb.cells:
+            cell.source = sources.get(marks(cell).get("grade_id"), cell.source)
+
+
+class Rerun(SandboxedExecute):
+    """Executes the notebook again, in the sandbox: if asked to, or if a check in it has no record."""
+
+    always = Bool(False, help="Execute every notebook again, not only those with checks that have no record.").tag(
+        config=True
+    )
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        """Execute the notebook if there is a reason to."""
+        records = records_of(resources["nbgrader"]["assignment"], _released(self, resources))
+        recorded = {part.name for record in records for part in record.parts}
+        checks = {marks(cell)["grade_id"] for cell in nb.cells if is_check(cell)}
+        if (self.always or checks - recorded) and not nb.metadata["grading"]["unreadable"]:
+            return super().preprocess(nb, resources)
+        return nb, resources
+
+
+class JudgeAnswers(NbGraderPreprocessor):
+    """Asks the judge for points and writes its messages under the checks."""
+
+    reduced_isolation = Bool(False, help="Grade even where students' code cannot be isolated fully.").tag(config=True)
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        """Add points and messages."""
+        ids = resources["nbgrader"]
+        released = _released(self, resources)
+        records = records_of(ids["assignment"], released)
+        results: list[ExerciseResult] = []
+        if records and not nb.metadata["grading"]["unreadable"]:
+            coursedir = self.parent.parent.coursedir
+            folder = coursedir.format_path(coursedir.submitted_directory, ids["student"], ids["assignment"])
+            results = ready_results.pop(Path(folder) / f"{ids['notebook']}.ipynb", None)
+            if results is None:
+                results = judged(nb, released, records, answer_server(ids["assignment"], self.reduced_isolation))
+        parts = {part.name: part for result in results for part in result.parts}
+        for cell in nb.cells:
+            part = parts.get(marks(cell).get("grade_id"))
+            if part:
+                text = f"Graded: {part.points:g} of {part.max_points:g} points.\n{_wrapped(part.message)}\n"
+                cell.outputs.append(nbformat.v4.new_output("stream", name="stdout", text=text))
+        resources["grading"]["points"] = {name: part.points for name, part in parts.items()}
+        return nb, resources
+
+
+def _wrapped(message: str) -> str:
+    """Return a message in lines that fit a page, aligned with where their text begins."""
+    lines = message.splitlines()
+    return "\n".join(textwrap.fill(line, WIDTH, subsequent_indent=" " * 10, drop_whitespace=True) for line in lines)
+
+
+class SaveGrades(SaveAutoGrades):
+    """Saves the judge's points to the gradebook, all at once; checks without a record are scored by their output."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        """Save all grades and comments of a notebook."""
+        ids = resources["nbgrader"]
+        self.unreadable = nb.metadata["grading"]["unreadable"]
+        self.points = resources["grading"]["points"]
+        with Gradebook(ids["db_url"]) as gradebook:
+            notebook = gradebook.find_submission_notebook(ids["notebook"], ids["assignment"], ids["student"])
+            cells = {marks(cell).get("grade_id"): cell for cell in nb.cells}
+            for grade in notebook.grades:
+                self._save_grade(grade, cells[grade.name])
+            for comment in notebook.comments:
+                blank = marks(cells[comment.name]).get("checksum") == compute_checksum(cells[comment.name])
+                comment.auto_comment = "No response." if blank and not marks(cells[comment.name]).get("task") else None
+            gradebook.db.commit()
+        return nb, resources
+
+    def _save_grade(self, grade: object, cell: NotebookNode) -> None:
+        """Set the score of a cell. A person must look where there is none, or where a person had given one."""
+        if self.unreadable:
+            grade.auto_score = 0
+        elif grade.name in self.points:
+            grade.auto_score = self.points[grade.name]
+        elif marks(cell).get("grade"):
+            grade.auto_score, _ = determine_grade(cell, self.log)
+        else:  # a task, which only a person can grade
+            grade.auto_score = None
+        no_score = grade.manual_score is not None or grade.auto_score is None
+        grade.needs_manual_grade = bool(self.unreadable) or no_score
+
+
+@event.listens_for(SubmittedAssignment.timestamp, "set", active_history=True)
+def _forget_scores(submission: SubmittedAssignment, new: object, old: object, initiator: object) -> None:
+    """Let no score outlive its submission: nbgrader saves the new time first, and may be stopped before the scores."""
+    if new != old:
+        for notebook in submission.notebooks:
+            for grade in notebook.grades:
+                grade.auto_score, grade.needs_manual_grade = None, True
+
+
+# nbgrader makes rows in an order that SQLAlchemy warns of, and which does no harm.
+warnings.filterwarnings("ignore", "Object of type <Submitted", SAWarning)

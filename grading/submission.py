@@ -1,0 +1,55 @@
+"""What of a submission is run and judged: its cells, in order, up to the check of each exercise."""
+
+from collections.abc import Iterable
+
+from nbformat import NotebookNode
+
+from grading.answers import AnswerServer, Cell
+from grading.exercises import topics
+from grading.judge import ExerciseResult, judge
+from grading.record import Record
+
+
+def marks(cell: NotebookNode) -> NotebookNode:
+    """Return what nbgrader knows about a cell: its grade_id, whether it is locked, a solution, graded."""
+    return cell.metadata.get("nbgrader", NotebookNode())
+
+
+def is_check(cell: NotebookNode) -> bool:
+    """Tell whether a cell is a check that earns points by being run."""
+    return cell.cell_type == "code" and bool(marks(cell).get("grade")) and not marks(cell).get("solution")
+
+
+def records_of(assignment: str, released: NotebookNode) -> list[Record]:
+    """Return the records of the exercises in a released notebook; none in a notebook of another course."""
+    answered = {marks(cell).get("grade_id") for cell in released.cells if marks(cell).get("solution")}
+    return [record for record in topics().get(assignment, ()) if record.id in answered]
+
+
+def judged(
+    submitted: NotebookNode, released: NotebookNode, records: Iterable[Record], server: AnswerServer
+) -> list[ExerciseResult]:
+    """Judge the exercises of a repaired submission, one after the other."""
+    results, left_out = [], {}
+    for record in records:
+        cells = cells_before(submitted, released, record.parts[0].name)
+        number = next(n for n, cell in enumerate(submitted.cells) if marks(cell).get("grade_id") == record.id)
+        results.append(judge(record, cells, server, solution=number, left_out=left_out))
+    return results
+
+
+def cells_before(submitted: NotebookNode, released: NotebookNode, check: str) -> list[Cell]:
+    """Return the code that is run before a check: set-up, answers and the student's own cells, never checks.
+
+    What is as it was released is left out, apart from the set-up: demonstrations define nothing that is needed, and may
+    take long; a stub would undo an answer that was given in another cell.
+    """
+    untouched = {cell.source.strip() for cell in released.cells if not marks(cell).get("locked")}
+    cells = []
+    for number, cell in enumerate(submitted.cells):
+        if marks(cell).get("grade_id") == check:
+            break
+        left_out = is_check(cell) or (not marks(cell).get("locked") and cell.source.strip() in untouched)
+        if cell.cell_type == "code" and not left_out:
+            cells.append(Cell(number, cell.source))
+    return cells

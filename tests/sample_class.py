@@ -1,0 +1,81 @@
+"""Course folders to grade in, and what their gradebooks say."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from nbgrader.api import Gradebook
+
+from grading.demo import ASSIGNMENT, write_class
+from grading.sandbox import missing_walls
+
+ROOT = Path(__file__).parents[1]
+REDUCED = bool(missing_walls())  # these submissions are our own, so they may be graded everywhere
+
+# Of the points that no person gives: the two written questions, of 1 point each, wait for one.
+SCORES = {
+    "perfect": 8,
+    "late": 8,
+    "duplicated-cell": 8,
+    "metadata-lost": 8,
+    "queries-first": 7,
+    "wrong-softmax-axis": 5,
+    "typing-error": 5,
+    "cheats-ready-made": 5,
+    "hangs": 5,
+    "forgot-the-scale": 3,
+    "no-transpose": 3,
+    "cheats-with-the-check": 3,
+    "crashes": 3,
+    "eats-memory": 3,
+    "blank": 0,
+    "broken-file": 0,
+}
+
+
+def python(folder: Path, *arguments: str, fails: bool = False) -> str:
+    """Run a module of Python in a folder; return what it prints."""
+    done = subprocess.run([sys.executable, "-m", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    assert bool(done.returncode) == fails, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def new_course(folder: Path) -> Path:
+    """Make a course folder with a fresh release and no submissions."""
+    shutil.copytree(ROOT / "source" / ASSIGNMENT, folder / "source" / ASSIGNMENT)
+    shutil.copy(ROOT / "nbgrader_config.py", folder)
+    python(folder, "nbgrader", "generate_assignment", ASSIGNMENT, "--create", "--force")
+    return folder
+
+
+def sample_course(folder: Path) -> Path:
+    """Make a course folder with the sample class."""
+    write_class(new_course(folder))
+    return folder
+
+
+def gradebook(course: Path) -> dict[str, dict]:
+    """Return all that the gradebook knows of each submission, without ids."""
+    found = {}
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
+        for submission in book.assignment_submissions(ASSIGNMENT):
+            notebooks = submission.notebooks
+            found[submission.student_id] = {
+                "time": submission.timestamp,
+                "late": submission.total_seconds_late,
+                "score": submission.score,
+                "grades": {
+                    grade.name: (grade.auto_score, grade.manual_score, grade.needs_manual_grade)
+                    for notebook in notebooks
+                    for grade in notebook.grades
+                },
+                "comments": {
+                    comment.name: comment.auto_comment for notebook in notebooks for comment in notebook.comments
+                },
+            }
+    return found
+
+
+def scores(course: Path) -> dict[str, float]:
+    return {student: known["score"] for student, known in gradebook(course).items()}

@@ -1,0 +1,173 @@
+"""`python -m grading run`: side by side, resumable, killed at any moment without harm."""
+
+import csv
+import json
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import nbformat
+import pytest
+from sample_class import ASSIGNMENT, REDUCED, SCORES, gradebook, new_course, python, sample_course, scores
+
+from grading.class_run import ClassRun
+from grading.demo import DUE, edited, solved_notebook, write_submission
+
+RUN = ("grading", "run", ASSIGNMENT, *(["--reduced-isolation"] if REDUCED else []))
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """The sample class after `python -m grading run`; what it printed is in run.log."""
+    course = sample_course(tmp_path_factory.mktemp("run"))
+    (course / "run.log").write_text(python(course, *RUN))
+    return course
+
+
+def test_it_gives_the_scores_of_nbgrader_autograde(graded):
+    assert scores(graded) == SCORES
+
+
+def test_it_prints_a_table_with_what_a_person_must_know(graded):
+    lines = {line.split()[0]: line for line in (graded / "run.log").read_text().splitlines() if line}
+    assert "8 of 10 + by hand" in lines["perfect"]
+    assert "2:00:00" in lines["late"]
+    assert "stood there more than once" in lines["duplicated-cell"]
+    assert "broken JSON" in lines["broken-file"]
+    assert lines["blank"].strip().endswith("0 of 10")
+
+
+def test_it_writes_a_csv_of_all_grades(graded):
+    with (graded / "grades.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["student_id"]: float(row["score"]) for row in rows} == SCORES
+
+
+def test_what_is_graded_is_left_alone_and_what_changed_is_graded_again(graded, tmp_path):
+    course = tmp_path / "course"
+    shutil.copytree(graded, course)
+    run = ClassRun(course, ASSIGNMENT, reduced=REDUCED)
+    assert run.to_do() == []
+    assert run.to_do(force=True) == sorted(SCORES)
+    broken = solved_notebook(course)
+    edited("attention-scores", " / math.sqrt(dh)", "")(broken)
+    write_submission(course, "perfect", nbformat.writes(broken), DUE + timedelta(hours=1))
+    shutil.rmtree(course / "autograded" / "late")
+    assert run.to_do() == ["late", "perfect"]
+    assert sorted(run.grade(run.to_do(), workers=1)) == ["late", "perfect"]
+    assert run.to_do() == []
+    assert scores(course) == SCORES | {"perfect": 3}
+
+
+def test_some_students_can_be_graded_alone(graded):
+    run = ClassRun(graded, ASSIGNMENT, ["blank", "late"], reduced=REDUCED)
+    assert run.students == ["blank", "late"]
+    assert [row.student for row in run.rows()] == ["blank", "late"]
+
+
+def test_what_does_not_exist_is_refused_in_one_sentence(graded):
+    unknown = python(graded, *RUN, "--students", "nobody", fails=True)
+    assert "students must have handed in 01_self_attention, got nobody." in unknown
+    assert "Traceback" not in unknown
+    unknown = python(graded, "grading", "run", "07_unknown", fails=True)
+    assert "assignment must be one that was released (01_self_attention), got 07_unknown." in unknown
+
+
+def test_submissions_without_the_notebook_are_left_to_a_person(tmp_path):
+    course = new_course(tmp_path / "course")
+    solved = nbformat.writes(solved_notebook(course))
+    folder = write_submission(course, "renamed", solved, DUE)
+    (folder / f"{ASSIGNMENT}.ipynb").rename(folder / "my homework.ipynb")
+    (write_submission(course, "bad-time", nbformat.writes(solved_notebook(course)), DUE) / "timestamp.txt").write_text(
+        "?"
+    )
+    (write_submission(course, "=1+1,x", nbformat.writes(solved_notebook(course)), DUE) / "data,1.csv").write_text("1,2")
+    run = ClassRun(course, ASSIGNMENT, reduced=REDUCED)
+    assert sorted(run.grade(run.to_do(), workers=2)) == ["=1+1,x", "bad-time", "renamed"]
+    rows = {row.student: row for row in run.rows()}
+    assert "There is no 01_self_attention.ipynb, but my homework.ipynb, timestamp.txt" in rows["renamed"].notes
+    assert rows["renamed"].needs_a_person
+    assert rows["renamed"].score == 0
+    assert "timestamp.txt must hold a time" in rows["bad-time"].notes
+    assert rows["=1+1,x"].score == 8
+    run.write_csv(course / "out.csv")
+    with (course / "out.csv").open(newline="") as file:
+        assert {row["student_id"] for row in csv.DictReader(file)} == {"'=1+1,x", "bad-time", "renamed"}
+    assert run.to_do() == []
+
+
+def test_interrupting_keeps_what_is_done(tmp_path):
+    course = small_class(tmp_path / "course")
+    process = start(course)
+    wait_for(lambda: len(done(course)) >= 1, process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert "Interrupted. What is done is kept" in output
+    assert "Traceback" not in output
+    before = done(course)
+    assert before
+    python(course, *RUN)
+    assert done(course) >= before
+    assert set(scores(course).values()) == {8, 3}
+
+
+def test_a_run_killed_at_ten_random_moments_ends_with_the_same_gradebook(tmp_path):
+    calm = small_class(tmp_path / "calm")
+    python(calm, *RUN)
+    killed = small_class(tmp_path / "killed")
+    luck = random.Random()
+    for _ in range(10):
+        process = start(killed)
+        # Half of the moments fall while it starts, half while it grades.
+        if luck.random() < 0.5:
+            count = len(done(killed))
+            wait_for(lambda before=count: len(done(killed)) > before, process)
+            time.sleep(luck.random() * 0.5)
+        else:
+            time.sleep(luck.random() * 6)
+        process.kill()
+        process.communicate()
+        assert sqlite3.connect(killed / "gradebook.db").execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    python(killed, *RUN)
+    assert gradebook(killed) == gradebook(calm)
+    assert done(killed) == done(calm)
+    assert sorted(path.name for path in (killed / "autograded").iterdir()) == sorted(
+        path.name for path in (calm / "autograded").iterdir()
+    )
+
+
+def small_class(folder: Path) -> Path:
+    course = new_course(folder)
+    for number in range(12):
+        notebook = solved_notebook(course)
+        if number % 2:
+            edited("attention-scores", " / math.sqrt(dh)", "")(notebook)
+        write_submission(course, f"student-{number:02}", nbformat.writes(notebook), DUE)
+    return course
+
+
+def start(course: Path) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", *RUN],
+        cwd=course,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def done(course: Path) -> set[str]:
+    files = course.glob(f"autograded/.done/{ASSIGNMENT}/*.json")
+    return {path.stem for path in files if json.loads(path.read_text())["digest"]}
+
+
+def wait_for(condition, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 90
+    while not condition() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)

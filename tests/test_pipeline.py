@@ -1,0 +1,233 @@
+"""Inside nbgrader: `autograde`, `generate_feedback` and `export` as instructors know them, with the judge's scores."""
+
+import csv
+import json
+import re
+from datetime import timedelta
+
+import nbformat
+import pytest
+from nbformat.v4 import new_output
+from nbgrader.api import Gradebook
+from sample_class import ASSIGNMENT, REDUCED, SCORES, gradebook, new_course, python, sample_course, scores
+
+import grading.pipeline  # noqa: F401 - as nbgrader_config.py loads it
+from grading.demo import DUE, edited, solved_notebook, write_submission
+from grading.submission import marks
+
+AUTOGRADE = ("nbgrader", "autograde", ASSIGNMENT, *(["--JudgeAnswers.reduced_isolation=True"] if REDUCED else []))
+
+
+def cells(course, student, step="autograded"):
+    notebook = nbformat.read(course / step / student / ASSIGNMENT / f"{ASSIGNMENT}.ipynb", as_version=4)
+    return {marks(cell).get("grade_id", cell.id): cell for cell in notebook.cells}
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """The sample class, graded by `nbgrader autograde`; what it printed is in autograde.log."""
+    course = sample_course(tmp_path_factory.mktemp("graded"))
+    (course / "autograde.log").write_text(python(course, *AUTOGRADE))
+    python(course, "nbgrader", "generate_feedback", ASSIGNMENT)
+    return course
+
+
+def submit(course, student, change=lambda notebook: None, time=DUE):
+    notebook = solved_notebook(course)
+    change(notebook)
+    return write_submission(course, student, nbformat.writes(notebook), time)
+
+
+def add_outputs(notebook):
+    for number, cell in enumerate(cell for cell in notebook.cells if cell.cell_type == "code"):
+        cell.outputs = [new_output("stream", text=f"output {number}\n")]
+        cell.execution_count = number
+
+
+def huge_output(notebook):
+    notebook.cells[2].outputs = [new_output("stream", text="x" * 50_000_000)]
+
+
+def foreign_kernel(notebook):
+    notebook.metadata.kernelspec = {"name": "ir", "display_name": "R", "language": "R"}
+    notebook.metadata.language_info = {"name": "R"}
+
+
+def worth_a_thousand_points(notebook):
+    marks(next(cell for cell in notebook.cells if marks(cell).get("grade_id") == "kqv-check"))["points"] = 1000
+
+
+def two_answers_in_one_cell(notebook):
+    first, second = (cell for cell in notebook.cells if marks(cell).get("grade_id") in ("kqv", "attention-scores"))
+    first.source += "\n\n" + second.source
+    notebook.cells.remove(second)
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    """A course with odd submissions, graded, some of them handed in again and graded again."""
+    course = new_course(tmp_path_factory.mktemp("course"))
+    for student in ("again", "killed", "same-time", "by-hand", "odd-last"):
+        submit(course, student)
+    submit(course, "outputs", add_outputs)
+    submit(course, "odd-huge", huge_output)
+    submit(course, "odd-kernel", foreign_kernel)
+    submit(course, "odd-points", worth_a_thousand_points)
+    submit(course, "odd-merged", two_answers_in_one_cell)
+    submit(course, "odd-reversed", lambda notebook: notebook.cells.reverse())
+    submit(course, "odd-nothing", lambda notebook: notebook.cells.clear())
+    (submit(course, "odd-binary") / f"{ASSIGNMENT}.ipynb").write_bytes(bytes(range(256)) * 100)
+    (submit(course, "odd-list") / f"{ASSIGNMENT}.ipynb").write_text("[1, 2]")
+    python(course, *AUTOGRADE)
+    return course
+
+
+@pytest.fixture(scope="module")
+def regraded(course):
+    """What the gradebook said before, just after nbgrader had saved a new time, and in the end."""
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
+        grade = book.find_grade("q1-answer", ASSIGNMENT, ASSIGNMENT, "by-hand")
+        grade.manual_score, grade.needs_manual_grade = 1, False
+        book.db.commit()
+    before, hour = gradebook(course), timedelta(hours=1)
+    submit(course, "again", edited("attention-scores", " / math.sqrt(dh)", ""), DUE + hour)
+    for student in ("killed", "by-hand"):
+        submit(course, student, time=DUE + hour)
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
+        for student, time in (("killed", DUE + hour), ("same-time", DUE)):
+            book.update_or_create_submission(ASSIGNMENT, student, timestamp=f"{time:%Y-%m-%d %H:%M:%S} UTC")
+    between = gradebook(course)
+    python(course, *AUTOGRADE)
+    return before, between, gradebook(course)
+
+
+def test_every_submission_gets_the_score_it_deserves(graded):
+    assert scores(graded) == SCORES
+
+
+def test_what_waits_for_a_person_is_marked_so(graded):
+    grades = gradebook(graded)["perfect"]["grades"]
+    assert {name for name, (_, _, waits) in grades.items() if waits} == {"q1-answer", "q2-answer"}
+    assert all(waits for _, _, waits in gradebook(graded)["broken-file"]["grades"].values())
+    assert not any(waits for _, _, waits in gradebook(graded)["blank"]["grades"].values())
+
+
+def test_a_late_submission_is_known_to_be_late(graded):
+    assert {student for student, known in gradebook(graded).items() if known["late"]} == {"late"}
+
+
+def test_each_check_has_points_and_a_message_under_it(graded):
+    for name, cell in cells(graded, "forgot-the-scale").items():
+        if name.endswith(("-check", "-check-layers", "-check-parameters")):
+            assert cell.outputs[-1].text.startswith("Graded: ")
+    told = cells(graded, "forgot-the-scale")["attention-scores-check"].outputs[-1].text
+    assert told.startswith("Graded: 0 of 2 points.\ntried:    attention_scores(queries (b=2, i=5, dh=11)")
+    assert "hint:     The scores are not scaled" in told
+    assert max(map(len, told.splitlines())) <= 96
+    assert "ready-made attention" in cells(graded, "cheats-ready-made")["self-attention-check"].outputs[-1].text
+    assert "runs for more than" in cells(graded, "hangs")["self-attention-check"].outputs[-1].text
+    assert "crashes Python itself" in cells(graded, "crashes")["attention-scores-check"].outputs[-1].text
+    assert "memory" in cells(graded, "eats-memory")["attention-scores-check"].outputs[-1].text
+
+
+def test_whoever_left_a_cell_untouched_is_told_so(graded):
+    for name, cell in cells(graded, "blank").items():
+        if name.endswith("-check"):
+            assert "the cell is as it was released" in cell.outputs[-1].text
+
+
+def test_repairs_are_noted_at_the_top_and_in_the_log(graded):
+    assert "`kqv` stood there more than once" in cells(graded, "duplicated-cell")["before-grading"].source
+    assert "broken JSON" in cells(graded, "broken-file")["before-grading"].source
+    assert "before-grading" not in cells(graded, "perfect")
+    log = (graded / "autograde.log").read_text()
+    assert "duplicated-cell: Repaired before grading" in log
+    assert "has changed!" not in log  # no false alarm about the rubrics, which come back here
+    assert "ERROR" not in log
+
+
+def test_rubrics_are_there_for_whoever_marks(graded):
+    for student in ("perfect", "blank"):
+        for question in ("q1-question", "q2-question"):
+            assert "½ point" in cells(graded, student)[question].source
+
+
+def test_feedback_teaches_everyone(graded):
+    pages = {path.parts[-3]: path.read_text() for path in (graded / "feedback").rglob("*.html")}
+    assert pages.keys() == SCORES.keys()
+    assert "The scores are not scaled" in pages["forgot-the-scale"]
+    assert "The softmax runs over the queries" in pages["wrong-softmax-axis"]
+    assert "in another order" in pages["queries-first"]
+    assert "NameError" in pages["typing-error"]
+
+
+def test_outputs_stay_as_the_student_left_them(course):
+    before = [cell for cell in cells(course, "outputs", "submitted").values() if cell.cell_type == "code"]
+    after = [cell for cell in cells(course, "outputs").values() if cell.cell_type == "code"]
+    assert [cell.outputs[0] for cell in before] == [cell.outputs[0] for cell in after]
+    assert scores(course)["outputs"] == 8
+
+
+def test_odd_files_are_repaired_or_left_to_a_person_and_cost_nobody_else_a_grade(course):
+    assert {student: score for student, score in scores(course).items() if student.startswith("odd-")} == {
+        "odd-huge": 8,
+        "odd-kernel": 8,
+        "odd-points": 8,
+        "odd-merged": 8,
+        "odd-reversed": 8,
+        "odd-nothing": 0,
+        "odd-binary": 0,
+        "odd-list": 0,
+        "odd-last": 8,
+    }
+    graded = course / "autograded" / "odd-huge" / ASSIGNMENT / f"{ASSIGNMENT}.ipynb"
+    assert graded.stat().st_size < 2_000_000
+
+
+def test_a_worse_resubmission_gets_its_own_score(regraded):
+    before, _, after = regraded
+    assert (before["again"]["score"], after["again"]["score"]) == (8, 3)
+    assert after["again"]["time"] > before["again"]["time"]
+
+
+def test_no_score_outlives_its_submission(regraded):
+    """nbgrader saves the new time first. If it is killed then, the gradebook has no score, not the old one."""
+    before, between, after = (each["killed"] for each in regraded)
+    assert between["time"] > before["time"]
+    assert (before["score"], between["score"], after["score"]) == (8, 0, 8)
+    assert all(score is None and waits for score, _, waits in between["grades"].values())
+
+
+def test_the_same_time_again_keeps_the_scores(regraded):
+    before, between, after = (each["same-time"] for each in regraded)
+    assert before == between == after
+
+
+def test_a_manual_score_stays_and_is_looked_at_again(regraded):
+    before, _, after = (each["by-hand"] for each in regraded)
+    assert before["grades"]["q1-answer"] == (None, 1, False)
+    assert after["grades"]["q1-answer"] == (None, 1, True)
+    assert after["score"] == 9
+
+
+def test_exported_grades_are_quoted_and_hold_no_formula(graded):
+    with Gradebook(f"sqlite:///{graded / 'gradebook.db'}") as book:
+        book.update_or_create_student("perfect", first_name="=HYPERLINK(1)", last_name='Doe, "Jane"', email="@me")
+    python(graded, "nbgrader", "export", "--to", "out.csv")
+    with (graded / "out.csv").open(newline="") as file:
+        rows = {row["student_id"]: row for row in csv.DictReader(file)}
+    assert {student: float(row["score"]) for student, row in rows.items()} == SCORES
+    assert rows["perfect"]["first_name"] == "'=HYPERLINK(1)"
+    assert rows["perfect"]["last_name"] == 'Doe, "Jane"'
+    assert rows["perfect"]["email"] == "'@me"
+
+
+def test_rerun_makes_new_outputs_in_the_sandbox(course):
+    submit(course, "rerun")
+    python(course, *AUTOGRADE, "--student", "rerun", "--Rerun.always=True", f"--Rerun.reduced_isolation={REDUCED}")
+    found = cells(course, "rerun")
+    assert scores(course)["rerun"] == 8
+    assert found["kqv-check"].outputs[0].text.startswith("✓ kqv")
+    look = next(cell for cell in found.values() if cell.source.startswith("torch.manual_seed(2)"))
+    assert re.search(r"the same output, reversed:\s+True", look.outputs[0].text)
+    assert json.dumps(found["attention-scores-check"].outputs).count("Graded") == 1

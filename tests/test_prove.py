@@ -1,0 +1,81 @@
+"""The proof: every recorded wrong answer is refused for its own reason, every right one gets full points."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grading import prove
+from grading.exercises import records
+from grading.prove import SEEDS, Trial, fault, trials
+from grading.sandbox import missing_walls
+
+ROOT = Path(__file__).parents[1]
+REDUCED = bool(missing_walls())
+OPTIONS = ["--reduced-isolation"] if REDUCED else []
+
+
+def grading(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "grading", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("exercise", records())
+def test_every_grade_is_right(exercise):
+    found = {trial: text for trial, text in prove.prove([exercise], workers=1, reduced=REDUCED) if text}
+    assert found == {}
+
+
+@pytest.mark.parametrize("exercise", records())
+def test_every_answer_is_tried_with_every_seed(exercise):
+    record = records()[exercise]
+    tried = list(trials([exercise], REDUCED))
+    wrong, right = len(record.wrong + record.misbehaving), 1 + len(record.right)
+    assert len(tried) == len(set(tried)) == len(SEEDS) * (wrong + right + 1)
+    assert len(SEEDS) >= 3
+
+
+def test_the_proof_notices_wrong_grades(monkeypatch):
+    record = records()["attention-scores"]
+    wrong = record.wrong[0]
+    monkeypatch.setitem(record.right, "really-wrong", wrong.source)
+    assert "gets 0 points" in fault(Trial(record.id, "right", "really-wrong", 1, REDUCED))
+    monkeypatch.setattr(prove, "BLANK", record.model_answer)
+    assert fault(Trial(record.id, "blank", "blank", 1, REDUCED)) == "a blank answer gets 2 points"
+    monkeypatch.setattr(prove, "_wrong", lambda record: (wrong.__class__(wrong.name, wrong.hint, record.model_answer),))
+    assert "gets 2 points in place of 0" in fault(Trial(record.id, "wrong", wrong.name, 1, REDUCED))
+    monkeypatch.setattr(prove, "_wrong", lambda record: (wrong.__class__(wrong.name, "Another hint.", wrong.source),))
+    assert "must hear 'Another hint.'" in fault(Trial(record.id, "wrong", wrong.name, 1, REDUCED))
+
+
+def test_the_command_ends_with_the_counts():
+    run = grading("prove", "attention-scores", *OPTIONS)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == [
+        "attention-scores: 22 wrong, 9 right, 1 blank answers",
+        "All 96 grades are right, over 3 seeds.",
+    ]
+
+
+def test_try_tells_what_an_answer_would_get_and_why(tmp_path):
+    answer = tmp_path / "answer.py"
+    answer.write_text("import torch\nfrom torch import nn\n\n" + records()["kqv"].wrong[0].source)
+    run = grading("try", "kqv", str(answer), "--json", *OPTIONS)
+    assert run.returncode == 0, run.stderr
+    result = json.loads(run.stdout)
+    assert (result["exercise"], result["points"], result["max_points"]) == ("kqv", 1, 2)
+    assert [(part["name"], part["points"], part["max_points"]) for part in result["parts"]] == [
+        ("kqv-check-parameters", 1, 1),
+        ("kqv-check", 0, 1),
+    ]
+    assert records()["kqv"].wrong[0].hint in result["parts"][1]["message"]
+
+
+def test_try_refuses_what_it_cannot_judge(tmp_path):
+    assert "must be one of kqv, attention-scores" in grading("try", "unknown", "answer.py").stderr
+    missing = grading("try", "kqv", str(tmp_path / "missing.py"))
+    assert "FILE.py must be a text file" in missing.stderr
+    assert missing.returncode != 0
