@@ -17,7 +17,7 @@ PROGRAMS = chromium:chromium bwrap:bubblewrap
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_PREFIX PIP_TARGET PIP_USER JUPYTER_PATH
 export JUPYTER_PREFER_ENV_PATH = 1
 
-.PHONY: help lab test lint format release lessons frozen bench programs lock clean
+.PHONY: help lab test lint format release lessons demo frozen bench programs lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s%s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,16 @@ lessons: .venv/ready  ## run the lessons and keep their new outputs
 	@$(RUN) nbconvert --to notebook --execute --inplace --ExecutePreprocessor.kernel_name=python3 \
 		--ExecutePreprocessor.record_timing=False $(ENCRYPTED) notebooks/*.ipynb
 	@.venv/bin/python docs/readme_figure.py
+
+# In a folder of its own, written anew each time: a course with a sample class.
+demo: .venv/ready programs  ## set up, release, grade a sample class in demo/, print its gradebook
+	@rm -rf demo && mkdir demo && cp -r source nbgrader_config.py demo
+	@set -e; cd demo; export PATH="$(CURDIR)/.venv/bin:$$PATH" PYTHONPATH="$(CURDIR)"; \
+		python -m nbgrader generate_assignment 01_self_attention --create --log-level=ERROR; \
+		python -c 'import pathlib, grading.demo; grading.demo.write_class(pathlib.Path.cwd())'; \
+		python -m grading run 01_self_attention --reduced-isolation; \
+		python -m nbgrader generate_feedback 01_self_attention --log-level=ERROR
+	@echo "Each student's feedback: demo/feedback/<student>/01_self_attention/01_self_attention.html"
 
 frozen: .venv/ready  ## write the frozen values that students check against
 	@$(RUN) grading freeze
