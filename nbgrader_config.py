@@ -13,18 +13,13 @@ c.ClearMarkScheme.enforce_metadata = False
 
 # Grading: submissions are mended, their outputs kept, and points come from the judge: see grading/pipeline.py.
 c.Autograde.exporter_class = "grading.pipeline.SubmissionExporter"
-c.Autograde.sanitize_preprocessors = [
-    "grading.pipeline.RepairSubmission",
-    "nbgrader.preprocessors.OverwriteCells",
-    "nbgrader.preprocessors.CheckCellMetadata",
-]
+c.Autograde.sanitize_preprocessors = ["grading.pipeline.RepairSubmission"]
 c.Autograde.autograde_preprocessors = [
     "grading.pipeline.Rerun",
     "nbgrader.preprocessors.LimitOutput",
     "grading.pipeline.JudgeAnswers",
     "grading.pipeline.SaveGrades",
     "nbgrader.preprocessors.AssignLatePenalties",
-    "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.GenerateFeedback.preprocessors = [
     "nbgrader.preprocessors.GetGrades",

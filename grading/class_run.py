@@ -4,6 +4,7 @@ For each student who is done, a small file says for which submission. It is writ
 does over whatever has none, and leaves the others alone.
 """
 
+import functools
 import hashlib
 import json
 import logging
@@ -13,17 +14,18 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from nbformat import NotebookNode
 from nbgrader.api import Gradebook
 from nbgrader.apps import NbGraderAPI
 from nbgrader.apps.baseapp import NbGrader
-from nbgrader.utils import parse_utc
+from nbgrader.converters import Autograde
+from nbgrader.utils import parse_utc, setenv
 
 from grading.export import grade_rows, write_csv
-from grading.judge import ExerciseResult
-from grading.pipeline import ready_results, released_path
+from grading.pipeline import Ready, Rerun, SubmissionExporter, ready, released_path, restore_locked_cells
 from grading.repair import UnreadableSubmission, read_submission, repair
 from grading.sandbox import IsolationIncomplete
-from grading.submission import judged, records_of
+from grading.submission import judged, read_released, records_of
 from grading.workers import answer_server, side_by_side
 
 
@@ -31,17 +33,19 @@ from grading.workers import answer_server, side_by_side
 class Job:
     """A submission to grade: each of its notebooks, with the released one."""
 
+    root: Path
     assignment: str
     student: str
     notebooks: dict[Path, Path]
     reduced: bool
+    rerun: bool
 
 
 @dataclass(frozen=True)
 class Judged:
     """What a worker found out about a submission; `notes` are for a person to read."""
 
-    results: dict[Path, list[ExerciseResult]] = field(default_factory=dict)
+    ready: dict[Path, Ready] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     failed: bool = False
 
@@ -67,18 +71,10 @@ class ClassRun:
     def __init__(
         self, root: Path, assignment: str, students: list[str] | None = None, reduced: bool = False, rerun: bool = False
     ) -> None:
-        self.assignment, self.reduced = assignment, reduced
-        app = NbGrader(log_level=logging.ERROR)
-        app.initialize([], root=str(root.resolve()))
-        for step in ("Rerun", "JudgeAnswers"):
-            app.config[step].reduced_isolation = reduced
-        app.config.Rerun.always = rerun
+        self.root, self.assignment, self.reduced, self.rerun = root.resolve(), assignment, reduced, rerun
+        app = _nbgrader(self.root, reduced, rerun)
         self._course = app.coursedir
         self._api = NbGraderAPI(config=app.config, coursedir=self._course)
-        for log in (app.log, self._api.log):  # what nbgrader has to say goes into a student's notes
-            log.handlers.clear()
-            log.setLevel(logging.ERROR)
-            log.propagate = False
         with self._gradebook() as gradebook:
             known = {each.name: [notebook.name for notebook in each.notebooks] for each in gradebook.assignments}
         if assignment not in known:
@@ -151,7 +147,7 @@ class ClassRun:
             path = self._submission(student) / f"{name}.ipynb"
             if path.is_file() and not self._links(student):
                 notebooks[path] = released_path(self._course, self.assignment, name)
-        return Job(self.assignment, student, notebooks, self.reduced)
+        return Job(self.root, self.assignment, student, notebooks, self.reduced, self.rerun)
 
     def _save(self, job: Job, found: Judged) -> None:
         """Let nbgrader write gradebook and graded notebook, then note that this submission is done."""
@@ -159,8 +155,9 @@ class ClassRun:
         if found.failed:
             pass
         elif job.notebooks:
-            ready_results.update(found.results)
+            ready.update(found.ready)
             outcome = self._api.autograde(self.assignment, job.student)
+            ready.clear()
             notes += [] if outcome["success"] else [f"nbgrader could not grade it: {_reason(outcome)}"]
         else:
             notes.append(self._what_is_missing(job.student))
@@ -251,7 +248,7 @@ def judge_submission(job: Job) -> Judged:
 def _judged(job: Job) -> Judged:
     found = Judged()
     for path, released_at in job.notebooks.items():
-        released = read_submission(released_at)
+        released = read_released(released_at)
         records = records_of(job.assignment, released)
         try:
             notebook = read_submission(path)
@@ -259,7 +256,46 @@ def _judged(job: Job) -> Judged:
             found.notes.append(str(unreadable))
             continue
         found.notes.extend(repair(notebook, released))
+        results = []
         if records:
-            server = answer_server(job.assignment, job.reduced)
-            found.results[path] = judged(notebook, released, records, server)
+            results = judged(notebook, released, records, answer_server(job.assignment, job.reduced))
+        found.ready[path] = Ready(results, _executed(job, path.stem, notebook))
     return found
+
+
+def _executed(job: Job, name: str, notebook: NotebookNode) -> list[tuple[list[NotebookNode], int | None]] | None:
+    """Execute a notebook again if there is a reason to; return outputs and numbers of its code cells."""
+    step = _rerun_step(job.root, job.reduced, job.rerun)
+    course = step.parent.parent.coursedir
+    ids = {"assignment": job.assignment, "student": job.student, "notebook": name, "db_url": course.db_url}
+    given = course.format_path(course.source_directory, ".", job.assignment)
+    resources = {"nbgrader": ids, "metadata": {"path": given}}
+    if not step.is_needed(notebook, resources):
+        return None
+    restore_locked_cells(notebook, ids)
+    notebook.metadata["grading"] = {"unreadable": ""}
+    with setenv(NBGRADER_EXECUTION="autograde"):  # as nbgrader does
+        step.preprocess(notebook, resources)
+    return [(cell.outputs, cell.execution_count) for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@functools.cache
+def _rerun_step(root: Path, reduced: bool, rerun: bool) -> Rerun:
+    app = _nbgrader(root, reduced, rerun)
+    converter = Autograde(coursedir=app.coursedir, config=app.config)
+    return Rerun(parent=SubmissionExporter(parent=converter, config=app.config))
+
+
+def _nbgrader(root: Path, reduced: bool, rerun: bool) -> NbGrader:
+    """Return nbgrader with the settings of a course folder; what it has to say is for students' notes."""
+    app = NbGrader(log_level=logging.ERROR)
+    app.initialize([], root=str(root))
+    for step in ("Rerun", "JudgeAnswers"):
+        app.config[step].reduced_isolation = reduced
+    app.config.Rerun.always = rerun
+    for name in (app.log.name, "traitlets"):
+        log = logging.getLogger(name)
+        log.handlers.clear()
+        log.setLevel(logging.ERROR)
+        log.propagate = False
+    return app

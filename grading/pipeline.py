@@ -7,6 +7,7 @@ judges it, or if asked to; points come from the judge, with a message under each
 import os
 import textwrap
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
@@ -22,13 +23,21 @@ from traitlets import Bool
 from grading.judge import ExerciseResult
 from grading.kernel import SandboxedExecute
 from grading.repair import UnreadableSubmission, read_submission, repair
-from grading.submission import is_check, judged, marks, records_of
+from grading.submission import is_check, judged, marks, read_released, records_of
 from grading.workers import answer_server
 
 WIDTH = 96  # characters in a line of feedback
 
-# Results that a class run has ready, by submitted notebook: its file, seen from nbgrader's working directory.
-ready_results: dict[Path, list[ExerciseResult]] = {}
+
+@dataclass(frozen=True)
+class Ready:
+    """What a class run has found out before nbgrader asks: results, and new outputs of the code cells if executed."""
+
+    results: list[ExerciseResult]
+    outputs: list[tuple[list[NotebookNode], int | None]] | None
+
+
+ready: dict[Path, Ready] = {}  # by the file that was handed in
 
 
 def released_path(coursedir: object, assignment: str, notebook: str) -> Path:
@@ -39,7 +48,22 @@ def released_path(coursedir: object, assignment: str, notebook: str) -> Path:
 def _released(step: NbGraderPreprocessor, resources: dict) -> NotebookNode:
     """Return the released notebook that a step's submission should be like."""
     ids = resources["nbgrader"]
-    return read_submission(released_path(step.parent.parent.coursedir, ids["assignment"], ids["notebook"]))
+    return read_released(released_path(step.parent.parent.coursedir, ids["assignment"], ids["notebook"]))
+
+
+def _ready(step: NbGraderPreprocessor, ids: dict) -> Ready | None:
+    course = step.parent.parent.coursedir
+    folder = course.format_path(course.submitted_directory, ids["student"], ids["assignment"])
+    return ready.get(Path(folder) / f"{ids['notebook']}.ipynb")
+
+
+def restore_locked_cells(notebook: NotebookNode, ids: dict) -> None:
+    """Bring back what the release leaves out of locked cells, rubrics and hidden tests, from the gradebook."""
+    with Gradebook(ids["db_url"]) as gradebook:
+        original = gradebook.find_notebook(ids["notebook"], ids["assignment"])
+        sources = {cell.name: cell.source for cell in original.source_cells if cell.locked}
+    for cell in notebook.cells:
+        cell.source = sources.get(marks(cell).get("grade_id"), cell.source)
 
 
 class SubmissionExporter(NotebookExporter):
@@ -64,7 +88,7 @@ class RepairSubmission(NbGraderPreprocessor):
         """Mend the notebook."""
         unreadable = resources["grading"]["unreadable"]
         repairs = repair(nb, _released(self, resources))
-        self._restore_locked_cells(nb, resources["nbgrader"])
+        restore_locked_cells(nb, resources["nbgrader"])
         nb.metadata["grading"] = {"unreadable": unreadable}  # whatever a student has written there is gone
         if unreadable:
             title, notes = "Not graded; a person must look at it", [unreadable]
@@ -76,15 +100,6 @@ class RepairSubmission(NbGraderPreprocessor):
             nb.cells.insert(0, nbformat.v4.new_markdown_cell(text, id="before-grading"))
         return nb, resources
 
-    @staticmethod
-    def _restore_locked_cells(nb: NotebookNode, ids: dict) -> None:
-        """Bring back what the release leaves out of locked cells, rubrics and hidden tests, from the gradebook."""
-        with Gradebook(ids["db_url"]) as gradebook:
-            notebook = gradebook.find_notebook(ids["notebook"], ids["assignment"])
-            sources = {cell.name: cell.source for cell in notebook.source_cells if cell.locked}
-        for cell in nb.cells:
-            cell.source = sources.get(marks(cell).get("grade_id"), cell.source)
-
 
 class Rerun(SandboxedExecute):
     """Executes the notebook again, in the sandbox: if asked to, or if a check in it has no record."""
@@ -93,12 +108,21 @@ class Rerun(SandboxedExecute):
         config=True
     )
 
-    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        """Execute the notebook if there is a reason to."""
+    def is_needed(self, nb: NotebookNode, resources: dict) -> bool:
+        """Tell whether there is a reason to execute a notebook."""
         records = records_of(resources["nbgrader"]["assignment"], _released(self, resources))
         recorded = {part.name for record in records for part in record.parts}
         checks = {marks(cell)["grade_id"] for cell in nb.cells if is_check(cell)}
-        if (self.always or checks - recorded) and not nb.metadata["grading"]["unreadable"]:
+        return self.always or bool(checks - recorded)
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        """Execute the notebook if there is a reason to, and if it has not been done."""
+        found = _ready(self, resources["nbgrader"])
+        if found and found.outputs is not None:
+            code = [cell for cell in nb.cells if cell.cell_type == "code"]
+            for cell, (outputs, count) in zip(code, found.outputs, strict=True):
+                cell.outputs, cell.execution_count = outputs, count
+        elif self.is_needed(nb, resources) and not nb.metadata["grading"]["unreadable"]:
             return super().preprocess(nb, resources)
         return nb, resources
 
@@ -115,10 +139,10 @@ class JudgeAnswers(NbGraderPreprocessor):
         records = records_of(ids["assignment"], released)
         results: list[ExerciseResult] = []
         if records and not nb.metadata["grading"]["unreadable"]:
-            coursedir = self.parent.parent.coursedir
-            folder = coursedir.format_path(coursedir.submitted_directory, ids["student"], ids["assignment"])
-            results = ready_results.pop(Path(folder) / f"{ids['notebook']}.ipynb", None)
-            if results is None:
+            found = _ready(self, ids)
+            if found:
+                results = found.results
+            else:
                 results = judged(nb, released, records, answer_server(ids["assignment"], self.reduced_isolation))
         parts = {part.name: part for result in results for part in result.parts}
         for cell in nb.cells:

@@ -1,6 +1,8 @@
 """What of a submission is run and judged: its cells, in order, up to the check of each exercise."""
 
+import functools
 from collections.abc import Iterable
+from pathlib import Path
 
 from nbformat import NotebookNode
 
@@ -8,6 +10,7 @@ from grading.answers import AnswerServer, Cell
 from grading.exercises import topics
 from grading.judge import ExerciseResult, judge
 from grading.record import Record
+from grading.repair import read_submission
 
 
 def marks(cell: NotebookNode) -> NotebookNode:
@@ -18,6 +21,16 @@ def marks(cell: NotebookNode) -> NotebookNode:
 def is_check(cell: NotebookNode) -> bool:
     """Tell whether a cell is a check that earns points by being run."""
     return cell.cell_type == "code" and bool(marks(cell).get("grade")) and not marks(cell).get("solution")
+
+
+def read_released(path: Path) -> NotebookNode:
+    """Return a released notebook, to be read only: it is kept for the next submission."""
+    return _kept(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=16)
+def _kept(path: Path, time: int) -> NotebookNode:
+    return read_submission(path)
 
 
 def records_of(assignment: str, released: NotebookNode) -> list[Record]:

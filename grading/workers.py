@@ -19,7 +19,7 @@ from grading.exercises import hidden_from
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-_servers: dict[str, AnswerServer] = {}
+_servers: dict[tuple[int, str], AnswerServer] = {}  # of this process, and those that it was forked from
 
 
 def answer_server(topic: str, reduced: bool = False) -> AnswerServer:
@@ -27,11 +27,11 @@ def answer_server(topic: str, reduced: bool = False) -> AnswerServer:
 
     Raises IsolationIncomplete where students' code can't be isolated, unless `reduced` isolation is allowed.
     """
-    if topic not in _servers:
-        server = AnswerServer(hidden_from(topic), reduced)
-        multiprocessing.util.Finalize(server, server.stop, exitpriority=10)
-        _servers[topic] = server
-    return _servers[topic]
+    key = os.getpid(), topic
+    if key not in _servers:
+        _servers[key] = AnswerServer(hidden_from(topic), reduced)
+        multiprocessing.util.Finalize(None, _servers[key].stop, exitpriority=10)
+    return _servers[key]
 
 
 def side_by_side(

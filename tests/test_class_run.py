@@ -102,6 +102,19 @@ def test_submissions_without_the_notebook_are_left_to_a_person(tmp_path):
     assert run.to_do() == []
 
 
+def test_notebooks_are_executed_again_if_asked_to(tmp_path):
+    course = new_course(tmp_path / "course")
+    for student in ("first", "second"):
+        write_submission(course, student, nbformat.writes(solved_notebook(course)), DUE)
+    python(course, *RUN, "--rerun")
+    assert scores(course) == {"first": 8, "second": 8}
+    for student in ("first", "second"):
+        path = course / "autograded" / student / ASSIGNMENT / f"{ASSIGNMENT}.ipynb"
+        outputs = [cell.outputs for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+        assert outputs[2][0].text.startswith("✓ kqv")
+        assert sum("Graded: " in json.dumps(each) for each in outputs) == 5
+
+
 def test_interrupting_keeps_what_is_done(tmp_path):
     course = small_class(tmp_path / "course")
     process = start(course)

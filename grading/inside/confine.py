@@ -61,10 +61,10 @@ def cover(paths: Sequence[Path]) -> None:
             _call("mount", b"/dev/null", bytes(path), None, BIND, None)
 
 
-def fork_confined(run: Callable[[], None], strict: bool) -> int:
+def fork_confined(run: Callable[[], None], strict: bool) -> int | None:
     """Call `run` in a confined process and return its id.
 
-    With `strict`, nothing runs unless every wall stands; else what the system lacks is left out.
+    With `strict`, nothing runs unless every wall stands, and None comes back; else what the system lacks is left out.
     """
     if sys.platform == "linux":
         _call("prctl", SET_CHILD_SUBREAPER, 1)  # the fork of a fork becomes this process's own child
@@ -76,17 +76,19 @@ def fork_confined(run: Callable[[], None], strict: bool) -> int:
     os.waitpid(first, 0)
     with open(reading, "rb") as pipe:
         pid = pipe.read()
-    return int(pid) if pid else first
+    return int(pid) if pid else None
 
 
-def kill(pid: int) -> int:
+def kill(pid: int | None) -> int:
     """Kill a confined process with all that it has started, and return how it ended, as `os.waitpid` does."""
+    if pid is None:
+        return 0
     for stop in (os.kill, os.killpg):
         with suppress(ProcessLookupError, PermissionError):
             stop(pid, signal.SIGKILL)
     try:
         return os.waitpid(pid, 0)[1]
-    except ChildProcessError:  # it was never confined, and never ran
+    except ChildProcessError:  # apart from Linux, the fork of a fork is not this process's child
         return 0
 
 

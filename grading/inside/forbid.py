@@ -5,6 +5,7 @@ and every way to reach them ends in the same error, and the Python code of the r
 """
 
 import ctypes
+import functools
 import importlib
 import warnings
 from pathlib import Path
@@ -47,6 +48,15 @@ KEYS = (
 )
 
 
+KERNELS = [
+    (operator, key)
+    for operator in torch._C._dispatch_get_all_op_names()
+    if operator.startswith("aten::") and any(part in operator for part in OPERATORS)
+    for key in KEYS
+    if torch._C._dispatch_has_kernel_for_dispatch_key(operator, key)
+]
+
+
 def forbid_ready_made_attention() -> None:
     """Make every ready-made attention of torch raise RuntimeError, in this process and for good."""
     for name in FUNCTIONS:
@@ -68,13 +78,11 @@ def _empty(function: FunctionType) -> None:
 def _replace_kernels() -> None:
     library = torch._C._dispatch_library("IMPL", "aten", "", __file__, 1)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))  # kept for ever, where no answer can find it and let go
-    for operator in torch._C._dispatch_get_all_op_names():
-        if operator.startswith("aten::") and any(part in operator for part in OPERATORS):
-            for key in KEYS:
-                if torch._C._dispatch_has_kernel_for_dispatch_key(operator, key):
-                    library.impl(operator.removeprefix("aten::"), key, _refusal())
+    for operator, key in KERNELS:
+        library.impl(operator.removeprefix("aten::"), key, _refusal())
 
 
+@functools.cache
 def _refusal(variables: tuple[str, ...] = ()) -> FunctionType:
     """Return a function that takes anything and raises; it looks up no name that an answer could change.
 

@@ -1,6 +1,6 @@
 """Grade the same class with stock nbgrader and with ours, one after the other; then see memory as the class grows.
 
-python bench/grading.py [CLASS] [LARGER]        60 and 600 submissions without
+python bench/grading_speed.py [CLASS] [LARGER]        60 and 600 submissions without
 """
 
 import os
