@@ -9,7 +9,10 @@ import hashlib
 import json
 import logging
 import re
+import signal
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -133,7 +136,8 @@ class ClassRun:
     def grade(self, students: list[str], workers: int | None = None) -> Iterator[str]:
         """Grade these students; yield each one's name when the grades are saved."""
         for job, found in side_by_side(judge_submission, map(self._job, students), workers):
-            self._save(job, found)
+            with _uninterrupted():
+                self._save(job, found)
             yield job.student
 
     def _links(self, student: str) -> list[str]:
@@ -216,6 +220,22 @@ class ClassRun:
             write_csv(path, grade_rows(gradebook, gradebook.find_assignment(self.assignment)))
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C wait: nbgrader would take it for an error of the submission."""
+    if threading.current_thread() is not threading.main_thread():  # where no signal arrives
+        yield
+        return
+    asked = []
+    before = signal.signal(signal.SIGINT, lambda *signals: asked.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if asked:
+        raise KeyboardInterrupt
+
+
 def _reason(outcome: dict) -> str:
     """Return the error, in one line, that nbgrader has logged."""
     errors = re.findall(r"^\s*([\w.]+(?:Error|Exception): .*)$", outcome.get("log", ""), re.MULTILINE)
@@ -295,7 +315,7 @@ def _nbgrader(root: Path, reduced: bool, rerun: bool) -> NbGrader:
     app.config.Rerun.always = rerun
     for name in (app.log.name, "traitlets"):
         log = logging.getLogger(name)
-        log.handlers.clear()
+        log.handlers = [logging.NullHandler()]
         log.setLevel(logging.ERROR)
         log.propagate = False
     return app

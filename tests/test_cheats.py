@@ -52,7 +52,7 @@ class Graded:
         notebook = nbformat.read(self.folder("autograded", student) / NOTEBOOK, as_version=4)
         checks = [cell for cell in notebook.cells if cell.metadata.get("nbgrader", {}).get("grade_id") in CHECKS]
         texts = [output.get("text", "") for cell in checks for output in cell.outputs]
-        return "\n".join(text for text in texts if text.startswith("Graded: "))
+        return " ".join(" ".join(text.split()) for text in texts if text.startswith("Graded: "))
 
     def folder(self, step: str, student: str) -> Path:
         return self.course / step / student / TOPIC

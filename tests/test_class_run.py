@@ -125,6 +125,7 @@ def test_interrupting_keeps_what_is_done(tmp_path):
     assert "Traceback" not in output
     before = done(course)
     assert before
+    assert set(scores(course).values()) <= {8, 3}
     python(course, *RUN)
     assert done(course) >= before
     assert set(scores(course).values()) == {8, 3}

@@ -152,6 +152,12 @@ def test_a_failing_cell_costs_only_what_depends_on_it():
     assert judged("attention-scores", f"{right}\n1 / 0").points == 2  # what comes after the answer does not matter
 
 
+def test_what_would_be_compiled_counts_as_it_is():
+    right = records()["attention-scores"].model_answer
+    for decorator in ("@torch.compile", "@torch.compile(dynamic=True)", "@torch.jit.script"):
+        assert judged("attention-scores", f"{decorator}\n{right}").points == 2
+
+
 def test_magics_and_shell_lines_do_no_harm():
     right = records()["attention-scores"].model_answer
     assert judged("attention-scores", "%matplotlib inline\n!pip install x", f"%%time\n{right}").points == 2

@@ -30,6 +30,14 @@ def _new_shell() -> InteractiveShell:
 SHELL = _new_shell()  # made before the fork
 
 
+def _leave_as_it_is(model: object = None, *arguments: object, **options: object) -> object:
+    return model if model is not None else _leave_as_it_is
+
+
+# There is no compiler in the sandbox; what it would make faster computes the same without it.
+torch.compile = torch.jit.script = _leave_as_it_is
+
+
 def serve(connection: socket.socket) -> None:
     """Run the cells of a job, say how each went, and answer requests for ever."""
     job, _ = receive(connection)
