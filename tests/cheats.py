@@ -1234,7 +1234,7 @@ for number in range(10**6):
     scores(
         "memory-hog",
         "Takes all memory there is.",
-        "hoard = []\nwhile True:\n    hoard.append(torch.zeros(2**28))",
+        "hoard = []\nwhile True:\n    hoard.append(torch.empty(2**28))",
         says="can't allocate memory",
     ),
     scores(
