@@ -1,0 +1,84 @@
+"""The text of the cell that defines an answer, for what is checked in the text: comments and style."""
+
+import ast
+import inspect
+import linecache
+import re
+import warnings
+from collections.abc import Callable
+
+MOST_MAGICS = 50
+MAGIC = re.compile(r"\s*([%!?]|[\w, ]+=\s*[%!])|.*\?\s*$")
+
+
+def cell_source(answer: Callable) -> str:
+    """Return the text of the whole cell that defines a function or class.
+
+    Raises ValueError if there is no such text, as for what was not written in Python.
+    """
+    functions = [answer, *vars(answer).values()] if inspect.isclass(answer) else [answer]
+    for function in functions:
+        code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
+        lines = linecache.getlines(code.co_filename) if code else []
+        if lines:
+            return "".join(lines)
+    raise ValueError(f"answer must be defined in a cell or file, got {answer!r}.")
+
+
+def without_magics(source: str) -> str:
+    """Return the text of a cell without the lines that only IPython understands; all others keep their numbers.
+
+    Raises ValueError if it is not Python even then.
+    """
+    lines = re.split(r"\r\n|\r|\n", source)
+    for _ in range(MOST_MAGICS):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ast.parse("\n".join(lines))
+            return "\n".join(lines)
+        except SyntaxError as error:
+            number = (error.lineno or 0) - 1
+            if not 0 <= number < len(lines) or not MAGIC.match(lines[number]):
+                raise ValueError(f"the cell must be Python, got a syntax error in line {number + 1}.") from error
+        except (RecursionError, MemoryError) as error:
+            raise ValueError("the cell must be Python, got one that is nested too deeply.") from error
+        while lines[number].endswith("\\") and number + 1 < len(lines):  # a magic of several lines
+            lines[number] = _passing(lines[number])
+            number += 1
+        lines[number] = _passing(lines[number])
+    raise ValueError(f"the cell must be Python, got more than {MOST_MAGICS} lines that are not.")
+
+
+def _passing(line: str) -> str:
+    """Return what does nothing in place of a line: inside a block it takes a statement."""
+    indent = line[: len(line) - len(line.lstrip())]
+    return f"{indent}pass" if indent else ""
+
+
+def parsed(source: str) -> ast.Module | None:
+    """Return the tree of a cell, or None if it is no Python."""
+    try:
+        return ast.parse(without_magics(source))
+    except ValueError:
+        return None
+
+
+def defined_names(source: str) -> frozenset[str]:
+    """Return the names of the functions and classes that a cell defines at its top."""
+    names = set()
+    for node in getattr(parsed(source), "body", []):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif any(isinstance(inner, ast.Lambda) for inner in ast.walk(node)):
+            names |= {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+    return frozenset(names)
+
+
+def used_names(source: str) -> frozenset[str]:
+    """Return the names that a cell reads and nowhere assigns, not even as an argument."""
+    nodes = list(ast.walk(parsed(source) or ast.Module([], [])))
+    assigned = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    assigned |= {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    return frozenset(node.id for node in names) - assigned
