@@ -9,7 +9,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from grading.answers import Cell
-from grading.exercises import records, topic_of
+from grading.exercises import records, topic_of, value_records
 from grading.sandbox import IsolationIncomplete, missing_walls
 from grading.workers import answer_server
 
@@ -159,8 +159,10 @@ def _add_freeze(parser: argparse.ArgumentParser) -> None:
 def _freeze(arguments: argparse.Namespace) -> int:
     from grading.freeze import freeze
 
-    for exercise in arguments.exercises or records():
-        path = freeze(records()[exercise])
+    for exercise, record in value_records().items():
+        if arguments.exercises and exercise not in arguments.exercises:
+            continue
+        path = freeze(record)
         print(f"{path.name}: {path.stat().st_size:,} bytes")
     return 0
 

@@ -1,5 +1,6 @@
 """Answers from the judge's side: start the answer process, run a student's cells in it, ask what they compute."""
 
+import json
 import os
 import signal
 import socket
@@ -7,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,7 @@ import numpy as np
 from grading import sandbox
 from grading.inside.messages import Disconnected, MalformedMessage, receive, send
 from grading.student_edition import write_student_edition
+from transformer_lm.checks.source import defined_names, used_names
 
 INSIDE = Path(__file__).parent / "inside"
 COURSE = Path("/course")  # where the student edition of the package lies inside the sandbox
@@ -24,6 +26,9 @@ COURSE = Path("/course")  # where the student edition of the package lies inside
 START_SECONDS = 120
 CELL_SECONDS = 10
 CALL_SECONDS = 10
+CALLS = 10_000  # of a function that an answer is given
+LONGEST_CELLS = 2 * 2**20  # characters of all cells together, as they are sent
+LONGEST_READ = 10_000  # characters of what is read for its form
 EXERCISE_SECONDS = 60  # for all cells and calls together
 TEXT = 2000  # characters of a text that an answer tells
 
@@ -34,10 +39,11 @@ class AnswerEnded(Exception):
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell of a submission, by its place in the notebook."""
+    """A code cell of a submission, by its place in the notebook; `given` are the names that it defines as released."""
 
     number: int
     source: str
+    given: frozenset[str] = frozenset()
 
 
 class AnswerServer:
@@ -132,7 +138,7 @@ class Answer:
     """A student's cells, running; a context manager, so that nothing is left running.
 
     Cells that hang or end their process are noted in `left_out`, and the others are run again without them in a new
-    process: `errors` tells what went wrong with each cell.
+    process: `errors` tells what went wrong with each cell. `kept` holds what judges remember from part to part.
     """
 
     def __init__(
@@ -145,6 +151,8 @@ class Answer:
     ) -> None:
         self._server, self._exercise, self._forbids = server, exercise, forbids_attention
         self._cells, self._left_out = cells, {} if left_out is None else left_out
+        self._leave_out_the_longest()
+        self.kept: dict[str, object] = {}
         self._raised: dict[int, str] = {}
         self._connection: socket.socket | None = None
         self._end_of_time = time.monotonic() + EXERCISE_SECONDS
@@ -166,6 +174,36 @@ class Answer:
     def errors(self) -> dict[int, str]:
         """What went wrong with each cell that failed, by its number, in words that follow "it"."""
         return self._raised | self._left_out
+
+    def without_cells(self) -> "Answer":
+        """End the process, as there is one at a time, and return another that has run no cell."""
+        self._end()
+        return Answer(self._server, self._exercise, [], self._forbids)
+
+    def source_of(self, name: str) -> str:
+        """Return the text of the last cell that defines a function or class, after cells with helpers that it uses.
+
+        Helpers are what other cells define beyond what is asked for there. Empty if no cell defines the name, or one
+        that takes part is too long to be read.
+        """
+        defined = {cell: defined_names(cell.source) for cell in self._cells if len(cell.source) <= LONGEST_READ}
+        taking_part = [cell for cell in defined if name in defined[cell]][-1:]
+        used = set()
+        for cell in taking_part:  # grows while we go
+            used |= used_names(cell.source)
+            for other, names in defined.items():
+                if other not in taking_part and ((names - other.given) & used or name in names & used):
+                    taking_part.append(other)
+        sources = [cell.source for cell in sorted(taking_part, key=lambda cell: cell.number)]
+        return "\n\n\n".join(sources) if sum(map(len, sources)) <= LONGEST_READ else ""
+
+    def _leave_out_the_longest(self) -> None:
+        """Leave out cells until the others fit into one message."""
+        sizes = {cell.number: len(json.dumps(cell.source)) for cell in self._cells}
+        while sum(sizes.values()) > LONGEST_CELLS:
+            longest = max(sizes, key=sizes.get)
+            del sizes[longest]
+            self._left_out[longest] = "is too long to be run"
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._end()
@@ -208,6 +246,20 @@ class Answer:
             raise AnswerEnded("ended its process at an earlier call")
         self._send({"do": do} | request, arrays)
         return self._reply(CALL_SECONDS)
+
+    def converse(self, do: str, respond: Callable[[dict, dict], tuple[dict, dict]], **request: object) -> dict:
+        """Send a request, respond to what the answer wants to know for it, and return the reply.
+
+        Raises AnswerEnded if none comes, or if it wants to know too much.
+        """
+        reply, arrays = self.ask(do, **request)
+        for _ in range(CALLS):
+            if "wants" not in reply:
+                return reply
+            self._send(*respond(reply, arrays))
+            reply, arrays = self._reply(CALL_SECONDS)
+        self._end()
+        raise AnswerEnded(f"calls what it is given more than {CALLS} times")
 
     def _send(self, table: dict, arrays: dict[str, np.ndarray] | None = None) -> None:
         self._connection.settimeout(CALL_SECONDS)

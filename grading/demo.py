@@ -67,7 +67,7 @@ STUDENTS: dict[str, Change] = {
     "late": lambda notebook: None,
     "cheats-ready-made": edited("self-attention", WEIGHTED, "return F.scaled_dot_product_attention(q, k, v)"),
     "cheats-with-the-check": _patches_the_check,
-    "hangs": edited("self-attention", WEIGHTED, "while True: pass"),
+    "hangs": edited("self-attention", WEIGHTED, "while True:\n            pass"),
     "crashes": edited("attention-scores", "dh = ", "__import__('ctypes').string_at(0); dh = "),
     "eats-memory": edited("attention-scores", "dh = ", "hog = torch.ones(10**11); dh = "),
     "duplicated-cell": _duplicated,
@@ -90,10 +90,10 @@ def write_class(course: Path) -> None:
         gradebook.update_or_create_assignment(ASSIGNMENT, duedate=DUE.replace(tzinfo=None))
 
 
-def solved_notebook(course: Path) -> NotebookNode:
+def solved_notebook(course: Path, assignment: str = ASSIGNMENT) -> NotebookNode:
     """Return the released notebook with the answers of the source filled in."""
     source, released = (
-        nbformat.read(course / step / ASSIGNMENT / f"{ASSIGNMENT}.ipynb", 4) for step in ("source", "release")
+        nbformat.read(course / step / assignment / f"{assignment}.ipynb", 4) for step in ("source", "release")
     )
     for cell in released.cells:
         if marks(cell).get("solution"):
@@ -102,11 +102,13 @@ def solved_notebook(course: Path) -> NotebookNode:
     return released
 
 
-def write_submission(course: Path, student: str, notebook: str, time: datetime) -> Path:
+def write_submission(
+    course: Path, student: str, notebook: str, time: datetime = DUE, assignment: str = ASSIGNMENT
+) -> Path:
     """Write a student's submission, in place of an earlier one, and return its folder."""
-    folder = course / "submitted" / student / ASSIGNMENT
+    folder = course / "submitted" / student / assignment
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    (folder / f"{ASSIGNMENT}.ipynb").write_text(notebook)
+    (folder / f"{assignment}.ipynb").write_text(notebook)
     (folder / "timestamp.txt").write_text(f"{time:%Y-%m-%d %H:%M:%S} UTC")
     return folder

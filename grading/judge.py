@@ -4,6 +4,7 @@ It never runs a student's code. It sees arrays that another process has computed
 submission was fixed; a point can be had only by computing the right numbers.
 """
 
+import functools
 import random
 import secrets
 from collections.abc import Callable
@@ -16,8 +17,8 @@ import torch
 from torch import nn
 
 from grading.answers import Answer, AnswerEnded, AnswerServer, Cell
-from grading.record import Arrays, Record
-from transformer_lm.checks.diagnosis import GRADIENT, general_hint, known_mistake
+from grading.record import Arrays, Mark, Part, Record, ValueRecord, WrongAnswer
+from transformer_lm.checks.diagnosis import GRADIENT, close, general_hint, known_mistake, tolerance
 from transformer_lm.checks.exercise import (
     CALLED_AGAIN,
     EVAL_MODE,
@@ -35,6 +36,11 @@ ROUNDINGS = 64  # how many such errors, all of them at their worst, a right answ
 TRIALS = 4
 TEXT = 2000  # characters of a text that an answer tells
 LONGEST = 40  # positions in a case of sizes that nobody knows before
+
+ALL_RIGHT = "Right"  # how the message begins if no part is told anything else
+
+# Tells from an answer's outputs, the case, the right outputs and how far from them is allowed, whether a part is right.
+Rule = Callable[[Arrays, Arrays, Arrays, dict[str, float]], bool]
 
 
 @dataclass(frozen=True)
@@ -92,16 +98,27 @@ def judge(
     with Answer(server, record.id, cells, record.forbids_attention, left_out) as answer:
         for part in record.parts:
             try:
-                answer.keep_running()
-                _require_name(answer, part.calls or record.defines, cells, solution)
-                results.append(PartResult(part.name, part.points, part.points, part.judge(record, answer, rng)))
+                if part.runs:
+                    answer.keep_running()
+                    _require_name(answer, part.calls or record.defines, cells, solution)
+                mark = part.judge(record, part, answer, rng)
+                if isinstance(mark, str):
+                    mark = Mark(part.points, mark)
             except CheckFailed as failed:
-                results.append(PartResult(part.name, 0, part.points, str(failed)))
+                mark = Mark(0, str(failed))
             except AnswerEnded as ended:
                 hint = "Run your cell and call what it defines: the same should happen to you."
-                failed = CheckFailed(f"to call {record.defines}", f"it {ended}", "an answer", hint)
-                results.append(PartResult(part.name, 0, part.points, str(failed)))
+                mark = Mark(0, str(CheckFailed(f"to call {record.defines}", f"it {ended}", "an answer", hint)))
+            results.append(PartResult(part.name, _possible(part, mark, results), part.points, mark.message))
     return ExerciseResult(record.id, tuple(results))
+
+
+def _possible(part: Part, mark: Mark, before: list[PartResult]) -> float:
+    """Return the points of a part: what is taken off is never more than there is, and only a full score gets more."""
+    points, full = sum(part.points for part in before), sum(part.max_points for part in before)
+    if mark.points > part.points and points < full:
+        return part.points
+    return max(mark.points, -points)
 
 
 def _require_name(answer: Answer, name: str, cells: list[Cell], solution: int) -> None:
@@ -119,54 +136,123 @@ def _require_name(answer: Answer, name: str, cells: list[Cell], solution: int) -
 # --- values -------------------------------------------------------------------------------------
 
 
-def values(record: Record, answer: Answer, rng: random.Random) -> str:
-    """Judge what an answer computes, called in every way that the student's own check knows, and in some more."""
-    trial = _Trial(record, answer, rng)
-    first = record.draw(rng, record.first_sizes)
+def values(record: ValueRecord, part: Part, answer: Answer, rng: random.Random, rule: Rule | None = None) -> str | Mark:
+    """Judge what an answer computes, called in every way that the student's own check knows, and in some more.
+
+    Every output must be right, or with a `rule` what the rule asks for. A known mistake that this part is not about
+    costs nothing here: then everything must be as that mistake makes it. The last part of an exercise is about all that
+    the others leave out: gradients, what becomes of the inputs, one sequence alone, and inputs that are not contiguous.
+    """
+    if "mistakes" not in answer.kept:
+        answer.kept["mistakes"] = _Mistakes(record, record.draw(rng, record.first_sizes))
+    mistakes: _Mistakes = answer.kept["mistakes"]
+    trial = _Trial(record, part, answer, rng, rule, mistakes)
+    first = mistakes.case
     longer = record.draw(rng, record.first_sizes | record.other_length)
     same_weights = first | {name: longer[name] for name in record.public.reads}
-    alone = first | {name: first[name][:1] for name in record.public.reads}
     trial.thoroughly(first)
     trial.again(first, CALLED_AGAIN)
     trial.again(first, EVAL_MODE, evaluate=True)
-    trial.again(alone, ONE_SEQUENCE, evaluate=True)
-    trial.again(first, STRIDED, evaluate=True, strided=True)
+    if trial.is_last and record.public.batched:
+        alone = first | {name: first[name][:1] for name in record.public.reads}
+        trial.again(alone, ONE_SEQUENCE, evaluate=True)
+        trial.again(first, STRIDED, evaluate=True, strided=True)
     trial.again(same_weights, OTHER_LENGTH, evaluate=True)
-    trial.again(record.draw(rng, record.other_sizes), OTHER_SIZES, build=True)
+    if not trial.mistake:  # a mistake may overflow with large numbers
+        trial.again(record.draw(rng, record.other_sizes), OTHER_SIZES, build=True)
     unknown = record.draw(rng, _unknown_sizes(record, rng))
     trial.again(unknown, OTHER_SIZES, build=True)
-    hint = trial.broken_property(unknown)
+    hint = trial.broken_property(unknown) if trial.everything_is_right else None
     if hint:
         raise CheckFailed("to change part of an input", "right numbers, wrong behaviour", "both right", hint)
-    return f"Right for {trial.calls} calls on inputs drawn for this submission; gradients flow."
+    return trial.mark()
 
 
-def _unknown_sizes(record: Record, rng: random.Random) -> dict[str, int]:
+def part_values(rule: Rule) -> Callable[[ValueRecord, Part, Answer, random.Random], str | Mark]:
+    """Return the judge of a part that needs only some of the outputs to be right, as the rule says."""
+    return functools.partial(values, rule=rule)
+
+
+def right(name: str, outputs: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
+    """Tell whether an output is there and as it should be."""
+    return name in outputs and _distance(outputs[name], expected[name]) <= allowed[name]
+
+
+def _unknown_sizes(record: ValueRecord, rng: random.Random) -> dict[str, int]:
     """Return sizes that nobody could know before, all different; lengths may be larger than other sizes."""
     sizes = dict(zip(record.first_sizes, rng.sample(range(2, 13), len(record.first_sizes)), strict=True))
     lengths = [name for name in record.other_length if name != "b"]
     return sizes | dict(zip(lengths, rng.sample(range(18, LONGEST + 1), len(lengths)), strict=True))
 
 
-class _Trial:
-    """The calls of one answer, each compared with the reference."""
+class _Mistakes:
+    """What known mistakes make of the first case, computed when it is asked for; the parts of an exercise share it."""
 
-    def __init__(self, record: Record, answer: Answer, rng: random.Random) -> None:
-        self.record, self.answer, self.rng = record, answer, rng
+    def __init__(self, record: ValueRecord, case: Arrays) -> None:
+        self.record, self.case = record, case
+        self._made: dict[str, dict[str, torch.Tensor]] = {}
+
+    def made(self, wrong: WrongAnswer) -> dict[str, torch.Tensor]:
+        """Return the outputs of the case with that mistake."""
+        if wrong.name not in self._made:
+            self._made[wrong.name] = _tensors(self.record.outputs(wrong.source, self.case))
+        return self._made[wrong.name]
+
+    def behind(self, outputs: Arrays) -> WrongAnswer | None:
+        """Return the first known mistake that explains all outputs."""
+        theirs = _tensors(outputs)
+        for wrong in self.record.wrong:
+            made = self.made(wrong)
+            if theirs.keys() == made.keys() and all(close(theirs[name], made[name]) for name in made):
+                return wrong
+        return None
+
+
+class _Trial:
+    """The calls of one answer, each compared with the reference, or with what a known mistake makes of it."""
+
+    def __init__(
+        self,
+        record: ValueRecord,
+        part: Part,
+        answer: Answer,
+        rng: random.Random,
+        rule: Rule | None,
+        mistakes: _Mistakes,
+    ) -> None:
+        self.record, self.part, self.answer, self.rng, self.rule = record, part, answer, rng, rule
+        self.mistakes = mistakes
+        self.is_last = part == [part for part in record.parts if part.points][-1]
         self.calls = 0
+        self.everything_is_right = True  # so far
+        self.mistake: WrongAnswer | None = None
+        self.failure = ""  # what was found first, if a known mistake explains it
+
+    def mark(self) -> str | Mark:
+        """Return the points and what to say, after all calls."""
+        if self.mistake and self.part.name in self.record.fails(self.mistake):
+            return Mark(self.part.points - self.mistake.costs, self.failure)
+        if not self.everything_is_right:
+            return "What this part is about is right; see what another part is told."
+        flow = "; gradients flow" if self.record.public.trains else ""
+        return f"{ALL_RIGHT} for {self.calls} calls on inputs drawn for this submission{flow}."
 
     def thoroughly(self, case: Arrays) -> None:
         """Build the answer and compare outputs, gradients and what became of the inputs; name known mistakes."""
+        found = self._called(case, first=True, build=True, gradients=True)
+        if not self.is_last or (not self.everything_is_right and not self.mistake):
+            return
         public = self.record.public
-        outputs, found = self._called(case, build=True, gradients=True)
-        self._compare(outputs, case, explain=True)
         tried = self._tried(case, next(iter(public.axes)))
         for name, array in case.items():
             if not np.array_equal(found.get(f"after/{name}", np.zeros(0)), array):
                 hint = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
                 raise CheckFailed(tried, f"{name} is changed by the call", f"{name} as it was before", hint)
-        for output, gradients in self.record.gradients(self.record.model_answer, case).items():
+        source = self.mistake.source if self.mistake else self.record.model_answer
+        for output, gradients in self.record.gradients(source, case).items():
             largest = max(np.abs(gradient).max() for gradient in gradients.values())
+            if np.isnan(largest):
+                continue  # a mistake's
             for target, expected in gradients.items():
                 theirs = found.get(f"gradients/{output}/{target}", np.zeros_like(expected))
                 if theirs.shape != expected.shape or not np.abs(theirs - expected).max() <= GRADIENT * largest:
@@ -180,8 +266,7 @@ class _Trial:
     def again(self, case: Arrays, hint: str, **how: bool) -> None:
         """Compare the outputs of one more call; whatever goes wrong now gets this hint."""
         try:
-            outputs, _ = self._called(case, **how)
-            self._compare(outputs, case, explain=False)
+            self._called(case, **how)
         except CheckFailed as failed:
             raise CheckFailed(failed.tried, failed.yours, failed.expected, hint) from failed
 
@@ -189,7 +274,7 @@ class _Trial:
         """Return the hint of the first property that the answer, as it was built last, does not have."""
 
         def ask(changed: Arrays) -> Arrays:
-            return self._called(changed, evaluate=True)[0]
+            return self._outputs(changed, evaluate=True)[0]
 
         for rule in self.record.properties:
             try:
@@ -199,52 +284,78 @@ class _Trial:
                 continue
         return None
 
-    def _called(self, case: Arrays, **how: bool) -> tuple[Arrays, Arrays]:
-        """Return the outputs that are arrays, and all that came back."""
-        self.calls += 1
-        inputs = {name: _as_given(array) for name, array in case.items()}
-        reply, found = self.answer.ask("call", inputs, name=self.record.defines, **how)
-        arrays = {name: found.get(f"outputs/{name}") for name in self.record.public.axes}
-        outputs = {name: array for name, array in arrays.items() if array is not None and array.dtype.kind in "fiub"}
-        failed = _failure(reply.get("error"))
-        # What came before an error is compared first: it explains more.
-        for name in set(_table(reply.get("kinds"))) & set(self.record.public.axes):
-            words, kind = f"{name}, a tensor", reply["kinds"][name]
-            yours = f"{name} is {str(kind)[:TEXT]}"[:TEXT]
-            failed = CheckFailed(self._tried(case, name), yours, words, f"Return {name} as one tensor.")
-            break
-        if not failed and len(outputs) < len(self.record.public.axes):
-            failed = CheckFailed(self._tried(case, "output"), "outputs are missing", "every output", "Return a tensor.")
-        if failed:
-            self._compare(outputs, case, explain=how.get("gradients", False))
+    def _called(self, case: Arrays, first: bool = False, **how: bool) -> Arrays:
+        """Call the answer and raise CheckFailed unless its outputs are right; return all that came back."""
+        outputs, found, failed = self._outputs(case, **how)
+        expected, allowed = self._expected(case)
+        off = [name for name in outputs if not right(name, outputs, expected, allowed)]
+        if not off and not failed:
+            return found
+        mistake = self.mistakes.behind(outputs) if first and off else None
+        if mistake:
+            accepted = mistake.costs is not None or self.part.name not in self.record.fails(mistake)
+        else:
+            accepted = self._accepts(outputs, case, expected, allowed) and (bool(off) or not self.is_last)
+        # What came before an error is told first: it explains more.
+        if off:
+            hint = mistake.hint if mistake else self._hint(off[0], outputs, case, expected) if first else ""
+            failed = self._wrong(off[0], outputs, case, expected, allowed, hint)
+        if not accepted:
             raise failed
-        tried = self._tried(case, next(iter(self.record.public.axes)))
-        self.record.public.compare_products(tried, reply.get("products"))
-        return outputs, found
+        self.everything_is_right, self.mistake, self.failure = False, mistake or self.mistake, str(failed)
+        return found
 
-    def _compare(self, outputs: Arrays, case: Arrays, explain: bool) -> None:
-        """Raise CheckFailed unless the outputs are right; no number of the case is told."""
-        expected = self.record.reference(case)
-        allowed = tolerances(self.record, case, self.rng)
-        for name, output in outputs.items():
-            distance = _distance(output, expected[name])
-            if distance <= allowed[name]:
-                continue
-            yours = f"{name} of shape {output.shape}"
-            if output.shape == expected[name].shape:
-                wrong = int((~(np.abs(output - expected[name]) <= allowed[name])).sum())
-                yours = f"{wrong} of {output.size} entries of {name} are off, by up to {distance:.2g}"
-            right = f"{name} {in_words(expected[name].shape, self.record.public.axes[name])}"
-            hint = self._hint(name, outputs, case, expected) if explain else ""
-            raise CheckFailed(self._tried(case, name), yours, f"{right}, right within {allowed[name]:.1g}", hint)
+    def _accepts(self, outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
+        """Tell whether all that the part is about is right."""
+        return bool(self.rule) and not self.mistake and self.rule(outputs, case, expected, allowed)
+
+    def _expected(self, case: Arrays) -> tuple[Arrays, dict[str, float]]:
+        """Return the outputs that should come, and how far from them is allowed."""
+        if not self.mistake:
+            return self.record.reference(case), tolerances(self.record, case, self.rng)
+        made = self.record.outputs(self.mistake.source, case)
+        return made, {name: 10 * tolerance(tensor) for name, tensor in _tensors(made).items()}
+
+    def _outputs(self, case: Arrays, **how: bool) -> tuple[Arrays, Arrays, CheckFailed | None]:
+        """Return the outputs that are arrays, all that came back, and what failed."""
+        self.calls += 1
+        inputs = {name: as_given(array) for name, array in case.items()}
+        reply, found = self.answer.ask("call", inputs, name=self.record.defines, **how)
+        axes = self.record.public.axes
+        arrays = {name: found.get(f"outputs/{name}") for name in axes}
+        outputs = {name: array for name, array in arrays.items() if array is not None and array.dtype.kind in "fiub"}
+        failed = failure_told(reply)
+        for name in [name for name in axes if name in _table(reply.get("kinds"))][:1]:
+            yours = f"{name} is {str(reply['kinds'][name])[:TEXT]}"[:TEXT]
+            failed = CheckFailed(self._tried(case, name), yours, f"{name}, a tensor", f"Return {name} as one tensor.")
+        if not failed and len(outputs) < len(axes):
+            failed = CheckFailed(self._tried(case, "output"), "outputs are missing", "every output", "Return a tensor.")
+        if not failed:
+            try:
+                self.record.public.compare_products(self._tried(case, next(iter(axes))), reply.get("products"))
+            except CheckFailed as products:
+                failed = products
+        return outputs, found, failed
+
+    def _wrong(
+        self, name: str, outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float], hint: str
+    ) -> CheckFailed:
+        """Return what to say about a wrong output; no number of the case is told."""
+        output, wanted = outputs[name], expected[name]
+        yours = f"{name} of shape {output.shape}"
+        if output.shape == wanted.shape:
+            wrong = int((~(np.abs(output - wanted) <= allowed[name])).sum())
+            yours = f"{wrong} of {output.size} entries of {name} are off, by up to {_distance(output, wanted):.2g}"
+        words = f"{name} {in_words(wanted.shape, self.record.public.axes[name])}"
+        return CheckFailed(self._tried(case, name), yours, f"{words}, right within {allowed[name]:.1g}", hint)
 
     def _hint(self, name: str, outputs: Arrays, case: Arrays, expected: Arrays) -> str:
         """Return the known mistake that explains a wrong output, else a property it lacks, else a general hint."""
         mistakes: dict[str, dict] = {}
         for wrong in self.record.wrong:
-            for output, array in self.record.outputs(wrong.source, case).items():
-                if _distance(array, expected[output]) > 0:
-                    mistakes.setdefault(output, {})[wrong.name] = torch.from_numpy(array)
+            for output, made in self.mistakes.made(wrong).items():
+                if _distance(made.numpy(), expected[output]) > 0:
+                    mistakes.setdefault(output, {})[wrong.name] = made
         known = Case(_tensors(case), _tensors(expected), mistakes=mistakes)
         hints = {wrong.name: wrong.hint for wrong in self.record.wrong}
         theirs = _tensors(outputs)
@@ -258,7 +369,7 @@ class _Trial:
         return self.record.public.tried(_tensors(case), output).replace("frozen weights", "drawn weights")
 
 
-def tolerances(record: Record, case: Arrays, rng: random.Random) -> dict[str, float]:
+def tolerances(record: ValueRecord, case: Arrays, rng: random.Random) -> dict[str, float]:
     """Return how far each output of a right answer in float32 may lie from the reference in float64, for this case.
 
     Rounding is as if the inputs had been slightly other ones. So every input is changed by one rounding error of
@@ -289,12 +400,14 @@ def _distance(first: np.ndarray, second: np.ndarray) -> float:
     """Return the largest difference; another shape, or NaN on one side, is infinitely far."""
     if first.shape != second.shape:
         return np.inf
+    first, second = first.astype(np.float64), second.astype(np.float64)
+    same = (first == second) | (np.isnan(first) & np.isnan(second))
     with np.errstate(invalid="ignore"):
-        difference = np.abs(first.astype(np.float64) - second.astype(np.float64))
+        difference = np.where(same, 0, np.abs(first - second))
     return float(np.where(np.isnan(difference), np.inf, difference).max(initial=0))
 
 
-def _as_given(array: np.ndarray) -> np.ndarray:
+def as_given(array: np.ndarray) -> np.ndarray:
     """Return an array as it is sent: real numbers in float32, which holds the drawn ones exactly."""
     return array.astype(np.float32) if array.dtype == np.float64 else array
 
@@ -303,8 +416,9 @@ def _tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
 
-def _failure(lines: object) -> CheckFailed | None:
-    """Return an error that an answer reported, as a failure."""
+def failure_told(reply: dict) -> CheckFailed | None:
+    """Return the error that an answer reports in its reply, if any."""
+    lines = reply.get("error")
     if not isinstance(lines, dict):
         return None
     return CheckFailed(*(str(lines.get(part, ""))[:TEXT] for part in ("tried", "yours", "expected", "hint")))
@@ -317,13 +431,15 @@ def _table(value: object) -> dict:
 # --- layers -------------------------------------------------------------------------------------
 
 
-def layers(check: Callable, name: str, attributes: tuple[str, ...]) -> Callable[[Record, Answer, random.Random], str]:
+def layers(
+    check: Callable, name: str, attributes: tuple[str, ...]
+) -> Callable[[Record, Part, Answer, random.Random], str]:
     """Return the judge of the linear layers that `name(input_size, hidden)` makes, by the student's own check.
 
     The check gets layers rebuilt here from what the answer told, after they were seen to compute x W^T + b.
     """
 
-    def judged(record: Record, answer: Answer, rng: random.Random) -> str:
+    def judged(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
         sizes = [tuple(rng.sample(range(2, 20), 2)) for _ in range(2)]
         with redirect_stdout(StringIO()):
             check(lambda *arguments: _rebuilt(answer, name, arguments, attributes, rng), sizes)
@@ -343,7 +459,7 @@ def _rebuilt(
     facts, arrays = answer.ask(
         "layers", {"probe": probe}, name=name, arguments=list(arguments), attributes=list(attributes)
     )
-    failed = _failure(facts.get("error"))
+    failed = failure_told(facts)
     if failed:
         raise failed
     kinds = {attribute: fact for attribute, fact in facts["layers"].items() if attribute in attributes}

@@ -23,8 +23,13 @@ KEYS_VIEWED = (
 SOFTMAX = "scores.softmax(dim=-1)"
 
 
-def scaling_mistakes(answer: str, width: str) -> tuple[WrongAnswer, ...]:
-    """Return the ways to scale wrongly, for an answer that divides once by `width**0.5`."""
+def scaling_mistakes(
+    answer: str, width: str, fails: tuple[str, ...] = (), costs: float | None = None
+) -> tuple[WrongAnswer, ...]:
+    """Return the ways to scale wrongly, for an answer that divides once by `width**0.5`.
+
+    `fails` names the part that is about scores; `costs` is what it takes off not to scale at all, if not everything.
+    """
     root = f"{width}**0.5"
     return (
         edited(
@@ -32,50 +37,76 @@ def scaling_mistakes(answer: str, width: str) -> tuple[WrongAnswer, ...]:
             "The scores are not scaled: their spread grows with the width of the keys, and the softmax hardens.",
             answer,
             (f" / {root}", ""),
+            fails=fails,
+            costs=costs,
         ),
         edited(
             "scaled-by-width",
             "The scores are divided by the width itself, or twice by its root: that shrinks them too much.",
             answer,
             (root, width),
+            fails=fails,
         ),
         edited(
             "scaled-by-square",
             "The scores are divided by the square of the width: that shrinks them far too much.",
             answer,
             (root, f"{width}**2"),
+            fails=fails,
         ),
         edited(
             "scaled-by-half",
             "The scores are divided by the width and by 2: `** 1 / 2` is a power of 1, and then a half.",
             answer,
             (root, f"{width} ** 1 / 2"),
+            fails=fails,
         ),
         edited(
             "multiplied",
             "The scores are multiplied where they should be divided: they spread even more.",
             answer,
             (f"/ {root}", f"* {root}"),
+            fails=fails,
         ),
     )
 
 
-def attention_mistakes(answer: str, width: str) -> tuple[WrongAnswer, ...]:
-    """Return what goes wrong in one head as in several.
+def score_mistakes(answer: str, width: str, fails: tuple[str, ...] = ()) -> tuple[WrongAnswer, ...]:
+    """Return what goes wrong with the scores, in one head as in several; not to scale them costs one point.
 
-    For an answer with k, q and v from `self.k(x)` and so on, scores from `q @ k.transpose` over `width**0.5`, and
-    `scores.softmax(dim=-1)` over the axes (batch, query, key).
+    For an answer with k, q and v from `self.k(x)` and so on, and scores from `q @ k.transpose` over `width**0.5`.
     """
     root = f"{width}**0.5"
     return (
-        *scaling_mistakes(answer, width),
-        edited("scaled-by-length", SCALED_BY_LENGTH, answer, (root, "x.shape[1] ** 0.5")),
+        *scaling_mistakes(answer, width, fails, costs=1),
+        edited("scaled-by-length", SCALED_BY_LENGTH, answer, (root, "x.shape[1] ** 0.5"), fails=fails),
         edited(
             "scaled-by-input-size",
             "The scores are scaled by the input size; the dot product runs over another axis.",
             answer,
             (root, "x.shape[2] ** 0.5"),
+            fails=fails,
         ),
+        edited(
+            "query-key-swapped",
+            "Queries and keys are swapped: row i must hold the scores of query i.",
+            answer,
+            ("q @ k.transpose", "k @ q.transpose"),
+            fails=fails,
+        ),
+        edited(
+            "no-bias",
+            "The bias of the projections is missing: you use the weights of the linear layers only.",
+            answer,
+            *((f"self.{layer}(x)", f"x @ self.{layer}.weight.T") for layer in "kqv"),
+            fails=fails,
+        ),
+    )
+
+
+def softmax_mistakes(answer: str) -> tuple[WrongAnswer, ...]:
+    """Return what goes wrong with weights, for `scores.softmax(dim=-1)` over the axes (batch, query, key)."""
+    return (
         edited(
             "softmax-over-queries",
             "The softmax runs over the queries: for each query, the weights of all keys must sum to 1.",
@@ -109,18 +140,6 @@ def attention_mistakes(answer: str, width: str) -> tuple[WrongAnswer, ...]:
             answer,
             (SOFTMAX, "scores.log_softmax(dim=-1)"),
         ),
-        edited(
-            "query-key-swapped",
-            "Queries and keys are swapped: row i must hold the scores of query i.",
-            answer,
-            ("q @ k.transpose", "k @ q.transpose"),
-        ),
-        edited(
-            "no-bias",
-            "The bias of the projections is missing: you use the weights of the linear layers only.",
-            answer,
-            *((f"self.{layer}(x)", f"x @ self.{layer}.weight.T") for layer in "kqv"),
-        ),
     )
 
 
@@ -144,28 +163,65 @@ def misbehaving(*given, **options):
 """
 
 
-def misbehaviours(answer: str, function: str, longer: tuple[int, int], calls: int = 1) -> tuple[WrongAnswer, ...]:
+def misbehaviours(
+    answer: str, function: str, longer: tuple[int, int], calls: int = 1, parts: tuple[str, ...] = ()
+) -> tuple[WrongAnswer, ...]:
     """Return answers whose first numbers are right, and which are wrong in another way.
 
     For an answer with a function, or a method such as `SelfAttention.forward`, whose first tensor is (b, n, d).
     `longer` is (b, n) in the case of another length; `calls` tells how often the function is called for one case.
+    Numbers that are wrong at another call cost the points of all `parts`.
     """
     spoil = "result = each(torch.zeros_like, result)"
     return tuple(
-        WrongAnswer(name, hint, answer + WRAPPER.format(function=function, change=change))
-        for name, hint, change in (
-            ("changes-its-input", IN_PLACE, f"if len(calls) % {calls} == 0: x.zero_()"),
-            ("cuts-the-gradient", CUT, "result = each(Tensor.detach, result)"),
-            ("differs-the-second-time", CALLED_AGAIN, f"if calls.count(x.shape) > {calls}: {spoil}"),
-            ("loses-a-batch-of-one", ONE_SEQUENCE, "result = each(lambda part: part.squeeze(0), result)"),
-            ("views-its-input", STRIDED, "x.view(-1)"),
-            ("fits-one-length", OTHER_LENGTH, f"if x.shape[:2] == {longer}: {spoil}"),
-            ("fits-known-sizes", OTHER_SIZES, f"if x.shape[1] > 17: {spoil}"),
+        WrongAnswer(name, hint, answer + WRAPPER.format(function=function, change=change), fails)
+        for name, hint, fails, change in (
+            ("changes-its-input", IN_PLACE, (), f"if len(calls) % {calls} == 0: x.zero_()"),
+            ("cuts-the-gradient", CUT, (), "result = each(Tensor.detach, result)"),
+            ("differs-the-second-time", CALLED_AGAIN, parts, f"if calls.count(x.shape) > {calls}: {spoil}"),
+            ("loses-a-batch-of-one", ONE_SEQUENCE, (), "result = each(lambda part: part.squeeze(0), result)"),
+            ("views-its-input", STRIDED, (), "x.view(-1)"),
+            ("fits-one-length", OTHER_LENGTH, parts, f"if x.shape[:2] == {longer}: {spoil}"),
+            ("fits-known-sizes", OTHER_SIZES, parts, f"if x.shape[1] > 17: {spoil}"),
         )
     )
 
 
-def only_in_training(answer: str, forward: str) -> WrongAnswer:
+def only_in_training(answer: str, forward: str, parts: tuple[str, ...] = ()) -> WrongAnswer:
     """Return the module that computes something else in eval mode."""
     change = "result = result if given[0].training else each(torch.zeros_like, result)"
-    return WrongAnswer("right-in-training-only", EVAL_MODE, answer + WRAPPER.format(function=forward, change=change))
+    source = answer + WRAPPER.format(function=forward, change=change)
+    return WrongAnswer("right-in-training-only", EVAL_MODE, source, parts)
+
+
+def comment_mistakes(answer: str, line: str, shape: str, other: str, part: str) -> tuple[WrongAnswer, ...]:
+    """Return right answers with a wrong comment: `line` ends in a comment `shape`, and `other` is another shape."""
+    commented = f"{line}  # {shape}"
+    name = line.partition(" ")[0]
+    return (
+        edited("comment-missing", f"`{name}` has no shape comment", answer, (commented, line), fails=(part,)),
+        edited("comment-wrong", f"`{name}` is said to be", answer, (commented, f"{line}  # {other}"), fails=(part,)),
+        edited("comment-without-shape", "has no shape", answer, (commented, f"{line}  # the weights"), fails=(part,)),
+    )
+
+
+def style_mistakes(answer: str, assignment: str, part: str) -> tuple[WrongAnswer, ...]:
+    """Return right answers that PEP 8 would have written otherwise, at an assignment with spaces around `=`."""
+    squeezed = assignment.replace(" = ", "=")
+    return (
+        edited("no-spaces", "E225 missing whitespace around operator", answer, (assignment, squeezed), fails=(part,)),
+        edited(
+            "semicolon",
+            "E702 multiple statements on one line (semicolon)",
+            answer,
+            (assignment, f"pass; {assignment}"),
+            fails=(part,),
+        ),
+        edited(
+            "extra-spaces",
+            "E222 multiple spaces after operator",
+            answer,
+            (assignment, assignment.replace("= ", "=  ")),
+            fails=(part,),
+        ),
+    )

@@ -37,15 +37,19 @@ def _sequences_apart(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random
     return all(_same(before[name][: len(before[name]) // b], after[name][: len(before[name]) // b]) for name in before)
 
 
-def _input_matters(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
-    before, after = ask(case), ask(_changed(case, reads, rng, (slice(None),)))
-    return not any(_same(before[name], after[name]) for name in before)
-
-
 SEQUENCES_APART = Property(
     "The sequences of a batch influence each other: each must be computed as if it were alone.", _sequences_apart
 )
-INPUT_MATTERS = Property("The output stays the same whatever the input is.", _input_matters)
+
+
+def input_matters(*outputs: str) -> Property:
+    """Return the property of outputs that change with what is read."""
+
+    def holds(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
+        before, after = ask(case), ask(_changed(case, reads, rng, (slice(None),)))
+        return not any(_same(before[name], after[name]) for name in outputs)
+
+    return Property("The output stays the same whatever the input is.", holds)
 
 
 def rows_sum_to_one(*outputs: str) -> Property:

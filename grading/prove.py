@@ -1,5 +1,6 @@
 """The proof that grades are right: every wrong answer is refused for its own reason, every right one accepted."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -52,13 +53,19 @@ def fault(trial: Trial) -> str | None:
     if trial.kind == "right":
         source = record.right.get(trial.name, record.model_answer)
         result = _judged(trial, record, source)
-        return None if result.points == record.points else f"gets {result.points} points: {_messages(result)}"
+        full = all(part.points >= part.max_points for part in result.parts)
+        return None if full else f"gets {result.points} points: {_messages(result)}"
     wrong = next(wrong for wrong in _wrong(record) if wrong.name == trial.name)
     result = _judged(trial, record, wrong.source)
-    fails = wrong.fails or (record.parts[-1].name,)
-    deserved = sum(part.points for part in record.parts if part.name not in fails)
-    if result.points != deserved:
-        return f"gets {result.points} points in place of {deserved}: {_messages(result)}"
+    for part in result.parts:
+        lost = part.max_points - part.points
+        loses = part.name in record.fails(wrong)
+        if part.max_points:
+            should_lose = 0 if not loses else part.max_points if wrong.costs is None else wrong.costs
+            if not math.isclose(lost, should_lose, abs_tol=1e-9):
+                return f"loses {lost} points in place of {should_lose} for {part.name}: {_messages(result)}"
+        elif loses and lost <= 0:  # form; what other mistakes do to it is not of interest
+            return f"loses nothing for {part.name}"
     return None if wrong.hint in _messages(result) else f"must hear {wrong.hint!r}, got {_messages(result)!r}"
 
 
@@ -75,7 +82,7 @@ def _wrong(record: Record) -> tuple[WrongAnswer, ...]:
 
 def _judged(trial: Trial, record: Record, source: str) -> ExerciseResult:
     server = answer_server(topic_of(trial.exercise), trial.reduced)
-    return judge(record, [Cell(0, SETUP + source)], server, trial.seed)
+    return judge(record, [Cell(0, SETUP), Cell(1, source)], server, trial.seed, solution=1)
 
 
 def _messages(result: ExerciseResult) -> str:

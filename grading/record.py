@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transformer_lm.checks.exercise import PublicExercise
+from transformer_lm.checks.student_test import TestExercise
 
 Arrays = dict[str, NDArray[np.float64]]
 
@@ -31,61 +32,63 @@ from torch.nn import functional as F
 class WrongAnswer:
     """A named mistake: the text of an answer that makes it, and the hint that names it.
 
-    `fails` names the parts that it gets no points for; by default the exercise's last one.
+    `fails` names the parts that it gets no points for; by default the exercise's last one that has any. With `costs`,
+    it loses that many points there in place of all.
     """
 
     name: str
     hint: str
     source: str
     fails: tuple[str, ...] = ()
+    costs: float | None = None
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a part gets, and why; fewer than 0 points are taken off those of the other parts."""
+
+    points: float
+    message: str
 
 
 @dataclass(frozen=True)
 class Part:
     """A part of an exercise with points of its own; its name is that of its check cell.
 
-    `judge` gets the record, the answer and a random generator; it returns what is good, or raises CheckFailed. `calls`
-    is the name that it calls, if not the exercise's.
+    `judge` gets the record, the part, the answer and a random generator. It returns what is good, for all points, or a
+    Mark, or raises CheckFailed, for none. `calls` is the name that it calls, if not the exercise's; what only reads the
+    answer `runs` nothing. A part of 0 points is about the form of an answer: it can take points off those of the
+    others, or add to them.
     """
 
     name: str
     points: float
     judge: Callable
     calls: str = ""
+    runs: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Record:
-    """Everything about an exercise.
+    """What holds for every exercise.
 
     `defines` is the name that the student's cell must define; `parts` are what gets points. `hides` names what the
     package holds of the answer, such as `attention.kqv`: it is left out as long as the exercise is open. With
-    `forbids_attention`, torch's ready-made attention is taken away from the answer; `properties` hold for every right
-    answer.
-
-    `draw` makes one case from a random generator and a table of sizes and settings. Students check against three cases:
-    one of `first_sizes`, one with the same weights and the changes of `other_length`, one of `other_sizes`. `reference`
-    computes the outputs of a case in float64 NumPy, apart from torch.
+    `forbids_attention`, torch's ready-made attention is taken away from the answer.
 
     `wrong` answers compute wrong numbers, and are told by them; `misbehaving` ones are wrong in another way.
     """
 
-    public: PublicExercise
+    public: PublicExercise | TestExercise
     title: str
     defines: str
     parts: tuple[Part, ...]
-    hides: tuple[str, ...]
-    forbids_attention: bool
-    properties: tuple
-    first_sizes: dict[str, int]
-    other_length: dict[str, int]
-    other_sizes: dict[str, int]
-    draw: Callable[[random.Random, dict[str, int]], Arrays]
-    reference: Callable[[Arrays], Arrays]
     model_answer: str
-    wrong: tuple[WrongAnswer, ...]
     misbehaving: tuple[WrongAnswer, ...]
     right: dict[str, str]
+    wrong: tuple[WrongAnswer, ...] = ()
+    hides: tuple[str, ...] = ()
+    forbids_attention: bool = False
 
     @property
     def id(self) -> str:
@@ -97,6 +100,10 @@ class Record:
         """The points of all parts together."""
         return sum(part.points for part in self.parts)
 
+    def fails(self, wrong: WrongAnswer) -> tuple[str, ...]:
+        """Return the names of the parts in which a wrong answer loses points."""
+        return wrong.fails or ([part.name for part in self.parts if part.points][-1],)
+
     def answer(self, source: str) -> object:
         """Return what the text of a solution cell defines under the exercise's name.
 
@@ -105,6 +112,24 @@ class Record:
         namespace: dict[str, object] = {"__name__": "answer"}
         exec(compile(SETUP + source, f"<answer to {self.id}>", "exec"), namespace)
         return namespace[self.defines]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueRecord(Record):
+    """An exercise whose answer computes numbers.
+
+    `draw` makes one case from a random generator and a table of sizes and settings. Students check against three cases:
+    one of `first_sizes`, one with the same weights and the changes of `other_length`, one of `other_sizes`. `reference`
+    computes the outputs of a case in float64 NumPy, apart from torch. `properties` hold for every right answer.
+    """
+
+    public: PublicExercise
+    properties: tuple
+    first_sizes: dict[str, int]
+    other_length: dict[str, int]
+    other_sizes: dict[str, int]
+    draw: Callable[[random.Random, dict[str, int]], Arrays]
+    reference: Callable[[Arrays], Arrays]
 
     def outputs(self, source: str, case: Arrays) -> Arrays:
         """Return what an answer computes for a case, in float64."""
@@ -145,7 +170,12 @@ def _float64() -> Iterator[None]:
 
 
 def edited(
-    name: str, hint: str, model_answer: str, *edits: tuple[str, str], fails: tuple[str, ...] = ()
+    name: str,
+    hint: str,
+    model_answer: str,
+    *edits: tuple[str, str],
+    fails: tuple[str, ...] = (),
+    costs: float | None = None,
 ) -> WrongAnswer:
     """Return the wrong answer that differs from the model answer by these edits, (old, new) each.
 
@@ -156,7 +186,7 @@ def edited(
         if source.count(old) != 1:
             raise ValueError(f"an edit of {name!r} must find its text once, got {source.count(old)} times: {old!r}.")
         source = source.replace(old, new)
-    return WrongAnswer(name, hint, source, fails)
+    return WrongAnswer(name, hint, source, fails, costs)
 
 
 def dyadic(rng: random.Random, *shape: int, bound: float) -> NDArray[np.float64]:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ IN_CI = os.environ.get("CI") == "true"
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 # Courses in other folders find the grading here.
 os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
+# Notebooks use the package's functions, not what somebody has saved in this checkout.
+os.environ["TRANSFORMER_LM_ANSWERS"] = str(Path(tempfile.gettempdir()) / "no-such-folder" / "my_answers")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,18 +13,19 @@ from grading.sandbox import missing_walls
 ROOT = Path(__file__).parents[1]
 REDUCED = bool(missing_walls())  # these submissions are our own, so they may be graded everywhere
 
-# Of the points that no person gives: the two written questions, of 1 point each, wait for one.
+# Of the points that no person gives: the two written questions, of 1 point each, wait for one. There are 8, and one
+# more for a short `forward`.
 SCORES = {
-    "perfect": 8,
-    "late": 8,
-    "duplicated-cell": 8,
-    "metadata-lost": 8,
-    "queries-first": 7,
+    "perfect": 9,
+    "late": 9,
+    "duplicated-cell": 9,
+    "metadata-lost": 9,
+    "queries-first": 8,
     "wrong-softmax-axis": 5,
     "typing-error": 5,
     "cheats-ready-made": 5,
     "hangs": 5,
-    "forgot-the-scale": 3,
+    "forgot-the-scale": 5,
     "no-transpose": 3,
     "cheats-with-the-check": 3,
     "crashes": 3,
@@ -41,11 +42,11 @@ def python(folder: Path, *arguments: str, fails: bool = False) -> str:
     return done.stdout + done.stderr
 
 
-def new_course(folder: Path) -> Path:
+def new_course(folder: Path, assignment: str = ASSIGNMENT) -> Path:
     """Make a course folder with a fresh release and no submissions."""
-    shutil.copytree(ROOT / "source" / ASSIGNMENT, folder / "source" / ASSIGNMENT)
+    shutil.copytree(ROOT / "source" / assignment, folder / "source" / assignment)
     shutil.copy(ROOT / "nbgrader_config.py", folder)
-    python(folder, "nbgrader", "generate_assignment", ASSIGNMENT, "--create", "--force")
+    python(folder, "nbgrader", "generate_assignment", assignment, "--create", "--force")
     return folder
 
 
@@ -55,11 +56,11 @@ def sample_course(folder: Path) -> Path:
     return folder
 
 
-def gradebook(course: Path) -> dict[str, dict]:
+def gradebook(course: Path, assignment: str = ASSIGNMENT) -> dict[str, dict]:
     """Return all that the gradebook knows of each submission, without ids."""
     found = {}
     with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
-        for submission in book.assignment_submissions(ASSIGNMENT):
+        for submission in book.assignment_submissions(assignment):
             notebooks = submission.notebooks
             found[submission.student_id] = {
                 "time": submission.timestamp,
@@ -77,5 +78,5 @@ def gradebook(course: Path) -> dict[str, dict]:
     return found
 
 
-def scores(course: Path) -> dict[str, float]:
-    return {student: known["score"] for student, known in gradebook(course).items()}
+def scores(course: Path, assignment: str = ASSIGNMENT) -> dict[str, float]:
+    return {student: known["score"] for student, known in gradebook(course, assignment).items()}

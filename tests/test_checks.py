@@ -6,21 +6,33 @@ import pytest
 import torch
 from torch import nn
 
-from grading.exercises import records
+from grading.exercises import records, value_records
 from transformer_lm import checks
-from transformer_lm.attention import attention_scores, create_kqv_parameters, kqv
+from transformer_lm.attention import (
+    attention_scores,
+    create_causal_mask,
+    create_kqv_parameters,
+    kqv,
+    multi_head_attention_layer,
+    self_attention,
+)
 from transformer_lm.modeling_attention import MultiHeadSelfAttention, SelfAttention
+from transformer_lm.modeling_transformer import TransformerDecoderBlock
 
 CHECKS = {
     "kqv": checks.kqv,
     "attention-scores": checks.attention_scores,
     "self-attention": checks.self_attention,
+    "causal-mask": checks.causal_mask,
+    "masked-self-attention": checks.masked_self_attention,
+    "multi-head-attention-layer": checks.multi_head_attention_layer,
     "multi-head-attention": checks.multi_head_attention,
+    "decoder-block": checks.decoder_block,
 }
-WRONG = [(record, wrong) for record in records().values() for wrong in record.wrong]
+WRONG = [(record, wrong) for record in value_records().values() for wrong in record.wrong]
 RIGHT = [
     (record, name, source)
-    for record in records().values()
+    for record in value_records().values()
     for name, source in {"model-answer": record.model_answer, **record.right}.items()
 ]
 
@@ -69,8 +81,12 @@ def test_the_package_passes_its_own_checks(capsys):
     checks.attention_scores(attention_scores)
     checks.self_attention_layers(SelfAttention)
     checks.self_attention(SelfAttention)
+    checks.causal_mask(create_causal_mask)
+    checks.masked_self_attention(self_attention)
+    checks.multi_head_attention_layer(multi_head_attention_layer)
     checks.multi_head_attention(MultiHeadSelfAttention)
-    assert capsys.readouterr().out.count("✓") == 6
+    checks.decoder_block(TransformerDecoderBlock)
+    assert capsys.readouterr().out.count("✓") == 10
 
 
 def test_a_cell_that_is_still_empty_is_told_so():
@@ -303,3 +319,27 @@ def test_the_readme_shows_what_a_check_really_says(capsys):
     assert str(failure(checks.self_attention, record.answer(unscaled))) in readme
     checks.self_attention(SelfAttention)
     assert capsys.readouterr().out in readme
+
+
+HEADS = records()["multi-head-attention"]
+
+
+@pytest.mark.parametrize("name", ["model-answer", *HEADS.right])
+def test_the_parts_of_a_right_module_pass_in_one_line_each(name, capsys):
+    answer = HEADS.answer(HEADS.right.get(name, HEADS.model_answer))
+    checks.multi_head_scores(answer)
+    checks.multi_head_mask(answer)
+    assert capsys.readouterr().out.splitlines() == [
+        "✓ multi-head-attention: the scores are right for every size tried.",
+        "✓ multi-head-attention: the mask is right for every size tried.",
+    ]
+
+
+@pytest.mark.parametrize("wrong", HEADS.wrong, ids=lambda wrong: wrong.name)
+def test_a_mistake_in_a_part_is_named_by_the_check_of_that_part(wrong):
+    answer = HEADS.answer(wrong.source)
+    if "multi-head-attention-check-scores" in wrong.fails:
+        assert failure(checks.multi_head_scores, answer).hint == wrong.hint
+    elif "multi-head-attention-check-mask" in wrong.fails and wrong.name != "always-masked":
+        checks.multi_head_scores(answer)
+        assert failure(checks.multi_head_mask, answer).hint == wrong.hint

@@ -36,7 +36,7 @@ def test_it_gives_the_scores_of_nbgrader_autograde(graded):
 
 def test_it_prints_a_table_with_what_a_person_must_know(graded):
     lines = {line.split()[0]: line for line in (graded / "run.log").read_text().splitlines() if line}
-    assert "8 of 10 + by hand" in lines["perfect"]
+    assert "9 of 10 + by hand" in lines["perfect"]
     assert "2:00:00" in lines["late"]
     assert "stood there more than once" in lines["duplicated-cell"]
     assert "broken JSON" in lines["broken-file"]
@@ -62,7 +62,7 @@ def test_what_is_graded_is_left_alone_and_what_changed_is_graded_again(graded, t
     assert run.to_do() == ["late", "perfect"]
     assert sorted(run.grade(run.to_do(), workers=1)) == ["late", "perfect"]
     assert run.to_do() == []
-    assert scores(course) == SCORES | {"perfect": 3}
+    assert scores(course) == SCORES | {"perfect": 5}
 
 
 def test_some_students_can_be_graded_alone(graded):
@@ -95,7 +95,7 @@ def test_submissions_without_the_notebook_are_left_to_a_person(tmp_path):
     assert rows["renamed"].needs_a_person
     assert rows["renamed"].score == 0
     assert "timestamp.txt must hold a time" in rows["bad-time"].notes
-    assert rows["=1+1,x"].score == 8
+    assert rows["=1+1,x"].score == 9
     run.write_csv(course / "out.csv")
     with (course / "out.csv").open(newline="") as file:
         assert {row["student_id"] for row in csv.DictReader(file)} == {"'=1+1,x", "bad-time", "renamed"}
@@ -107,12 +107,12 @@ def test_notebooks_are_executed_again_if_asked_to(tmp_path):
     for student in ("first", "second"):
         write_submission(course, student, nbformat.writes(solved_notebook(course)), DUE)
     python(course, *RUN, "--rerun")
-    assert scores(course) == {"first": 8, "second": 8}
+    assert scores(course) == {"first": 9, "second": 9}
     for student in ("first", "second"):
         path = course / "autograded" / student / ASSIGNMENT / f"{ASSIGNMENT}.ipynb"
         outputs = [cell.outputs for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
         assert outputs[2][0].text.startswith("✓ kqv")
-        assert sum("Graded: " in json.dumps(each) for each in outputs) == 5
+        assert sum("Graded: " in json.dumps(each) for each in outputs) == 8
 
 
 def test_interrupting_keeps_what_is_done(tmp_path):
@@ -125,10 +125,10 @@ def test_interrupting_keeps_what_is_done(tmp_path):
     assert "Traceback" not in output
     before = done(course)
     assert before
-    assert set(scores(course).values()) <= {8, 3}
+    assert set(scores(course).values()) <= {9, 5}
     python(course, *RUN)
     assert done(course) >= before
-    assert set(scores(course).values()) == {8, 3}
+    assert set(scores(course).values()) == {9, 5}
 
 
 def test_a_run_killed_at_ten_random_moments_ends_with_the_same_gradebook(tmp_path):

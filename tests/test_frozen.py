@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from grading.exercises import records
+from grading.exercises import value_records
 from grading.freeze import frozen_bytes, frozen_cases
 from grading.record import edited
 from transformer_lm.checks.diagnosis import tolerance
 from transformer_lm.test_values import FOLDER, MultiHeadAttentionTestValues, SelfAttentionTestValues, load_frozen
 
-EXERCISES = pytest.mark.parametrize("record", records().values(), ids=list(records()))
+EXERCISES = pytest.mark.parametrize("record", value_records().values(), ids=list(value_records()))
 
 
 @EXERCISES
@@ -24,7 +24,7 @@ def test_frozen_files_are_regenerated_byte_for_byte(record):
 
 
 def test_every_frozen_file_belongs_to_an_exercise():
-    assert {file.stem for file in FOLDER.iterdir()} == set(records())
+    assert {file.stem for file in FOLDER.iterdir()} == set(value_records())
 
 
 @EXERCISES
@@ -108,7 +108,7 @@ def _distance(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -
 
 
 def test_hints_are_short_and_name_every_mistake():
-    for record in records().values():
+    for record in value_records().values():
         hints = load_frozen(record.id).hints
         assert set(hints) == {wrong.name for wrong in record.wrong}
         assert all(20 < len(hint) < 130 and hint[0].isupper() and hint[-1] in ".?" for hint in hints.values())
@@ -130,7 +130,7 @@ def test_test_values_cannot_be_spoilt_by_a_student():
 def test_an_unknown_value_is_refused_with_the_known_ones():
     with pytest.raises(AttributeError, match=r"self-attention are .*k_bias.*, not weight\."):
         _ = SelfAttentionTestValues.weight
-    with pytest.raises(ValueError, match=r"exercise must be one of attention-scores, kqv, .*, got 'selfattention'"):
+    with pytest.raises(ValueError, match=r"exercise must be one of attention-scores, .*, kqv, .*, got 'selfattention'"):
         load_frozen("selfattention")
 
 

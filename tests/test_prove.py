@@ -46,7 +46,7 @@ def test_the_proof_notices_wrong_grades(monkeypatch):
     monkeypatch.setattr(prove, "BLANK", record.model_answer)
     assert fault(Trial(record.id, "blank", "blank", 1, REDUCED)) == "a blank answer gets 2 points"
     monkeypatch.setattr(prove, "_wrong", lambda record: (wrong.__class__(wrong.name, wrong.hint, record.model_answer),))
-    assert "gets 2 points in place of 0" in fault(Trial(record.id, "wrong", wrong.name, 1, REDUCED))
+    assert "loses 0 points in place of 2" in fault(Trial(record.id, "wrong", wrong.name, 1, REDUCED))
     monkeypatch.setattr(prove, "_wrong", lambda record: (wrong.__class__(wrong.name, "Another hint.", wrong.source),))
     assert "must hear 'Another hint.'" in fault(Trial(record.id, "wrong", wrong.name, 1, REDUCED))
 

@@ -12,7 +12,6 @@ from nbgrader.api import Gradebook
 
 ROOT = Path(__file__).parents[1]
 ASSIGNMENTS = sorted(folder.name for folder in (ROOT / "source").iterdir() if folder.is_dir())
-TOPIC = "01_self_attention"
 
 
 def nbgrader(course: Path, *arguments: str) -> None:
@@ -41,9 +40,9 @@ def course(tmp_path_factory) -> Path:
     return course
 
 
-def points(course: Path) -> dict[str, float]:
+def points(course: Path, topic: str) -> dict[str, float]:
     with Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
-        return {cell.name: cell.max_score for cell in gradebook.find_notebook(TOPIC, TOPIC).grade_cells}
+        return {cell.name: cell.max_score for cell in gradebook.find_notebook(topic, topic).grade_cells}
 
 
 def test_regenerating_the_release_changes_no_byte(course):
@@ -53,11 +52,15 @@ def test_regenerating_the_release_changes_no_byte(course):
     assert fresh == committed, "release/ is stale: run `make release`"
 
 
-def test_no_line_of_a_solution_is_in_the_release():
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+def test_no_line_of_a_solution_is_in_its_release_or_in_an_earlier_one(assignment):
     released = "\n".join(
-        cell.source for path in notebooks(ROOT / "release") for cell in nbformat.read(path, as_version=4).cells
+        cell.source
+        for earlier in ASSIGNMENTS[: ASSIGNMENTS.index(assignment) + 1]
+        for path in notebooks(ROOT / "release" / earlier)
+        for cell in nbformat.read(path, as_version=4).cells
     )
-    lines = [line for path in notebooks(ROOT / "source") for line in solution_lines(path)]
+    lines = [line for path in notebooks(ROOT / "source" / assignment) for line in solution_lines(path)]
     assert len(lines) > 20
     assert [line for line in lines if line in released] == []
 
@@ -81,6 +84,11 @@ def test_source_and_release_hold_no_outputs():
             assert cell.get("execution_count") is None
 
 
-def test_the_points_are_those_of_the_title(course):
-    assert sum(points(course).values()) == 10
-    assert "**Points** 10" in cells(ROOT / "source" / TOPIC / f"{TOPIC}.ipynb")["title"].source
+@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+def test_the_points_are_those_of_the_title_and_of_the_readme(course, assignment):
+    (said,) = re.findall(
+        r"\*\*Points\*\* (\d+)", cells(ROOT / "source" / assignment / f"{assignment}.ipynb")["title"].source
+    )
+    assert sum(points(course, assignment).values()) == int(said)
+    (row,) = [line for line in (ROOT / "README.md").read_text().splitlines() if f"| [{assignment[:2]} " in line]
+    assert row.endswith(f"| {said} |")

@@ -17,23 +17,24 @@ from grading.exercises import records
 from grading.record import SETUP
 from grading.student_edition import PACKAGE, write_student_edition
 
-MODULES = ("attention", "modeling_attention")
+MODULES = ("attention", "modeling_attention", "modeling_transformer")
 # A name stays hidden until the last exercise that it helps with is closed: what masks belongs to topic 02.
 HIDDEN = {
     "attention.create_kqv_parameters": "kqv",
     "attention.kqv": "kqv",
     "attention.attention_scores": "attention-scores",
-    "attention.create_causal_mask": "multi-head-attention",
-    "attention.attention_weights": "multi-head-attention",
-    "attention._corner": "multi-head-attention",
-    "attention.self_attention": "multi-head-attention",
-    "attention.self_attention_layer": "multi-head-attention",
-    "attention.multi_head_attention_layer": "multi-head-attention",
+    "attention.create_causal_mask": "causal-mask",
+    "attention.attention_weights": "masked-self-attention",
+    "attention._corner": "masked-self-attention",
+    "attention.self_attention": "masked-self-attention",
+    "attention.self_attention_layer": "multi-head-attention-layer",
+    "attention.multi_head_attention_layer": "multi-head-attention-layer",
     "modeling_attention.SimpleSelfAttention": "self-attention",
     "modeling_attention.SelfAttention": "self-attention",
     "modeling_attention._mask_of_padding": "self-attention",
     "modeling_attention.MultiHeadSelfAttention": "multi-head-attention",
     "modeling_attention.CausalSelfAttention": "multi-head-attention",
+    "modeling_transformer.TransformerDecoderBlock": "decoder-block",
 }
 VALIDATORS = {"attention.check_mask", "modeling_attention._check_input"}  # these compute no part of attention
 # Operations without which there is no attention, no mask, and no key, query and value from one product.

@@ -1,7 +1,8 @@
 """The package behind the course: attention from its formula up, and checks that name your mistake.
 
-Read in this order: `attention.py` (the functions), `modeling_attention.py` (the same as PyTorch
-modules), `device.py` (where tensors live), `checks/` (what tells you whether your answer is right).
+Read in this order: `attention.py` (the functions), `modeling_attention.py` (the same as PyTorch modules),
+`modeling_transformer.py` (what is built of them), `device.py` (where tensors live), `checks/` (what tells you whether
+your answer is right), `mine.py` (what keeps your answers for later notebooks).
 Importing the package loads nothing but torch; figures and frozen values are read when asked for.
 """
 
@@ -12,6 +13,7 @@ from transformer_lm.modeling_attention import (
     SelfAttention,
     SimpleSelfAttention,
 )
+from transformer_lm.modeling_transformer import TransformerDecoderBlock
 
 __version__ = "0.1.0"
 
@@ -20,5 +22,6 @@ __all__ = [
     "MultiHeadSelfAttention",
     "SelfAttention",
     "SimpleSelfAttention",
+    "TransformerDecoderBlock",
     "best_device",
 ]

@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 
+from grading.form import shape_comments, short_forward, style
 from grading.judge import layers, values
 from grading.mistakes import (
     KEYS_AS_VALUES,
@@ -12,13 +13,16 @@ from grading.mistakes import (
     READY_MADE,
     SCALED_BY_LENGTH,
     SOFTMAX,
-    attention_mistakes,
+    comment_mistakes,
     misbehaviours,
     only_in_training,
     scaling_mistakes,
+    score_mistakes,
+    softmax_mistakes,
+    style_mistakes,
 )
-from grading.properties import INPUT_MATTERS, SEQUENCES_APART
-from grading.record import Arrays, Part, Record, WrongAnswer, dyadic, edited, softmax
+from grading.properties import SEQUENCES_APART, input_matters
+from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
 from transformer_lm.checks.self_attention import (
     ATTENTION_SCORES,
     KQV,
@@ -377,16 +381,17 @@ class SelfAttention(nn.Module):
         self.v = nn.Linear(input_size, hidden)
 
     def forward(self, x):
-        k, q, v = self.k(x), self.q(x), self.v(x)
-        scores = q @ k.transpose(1, 2) / self.q.out_features**0.5
-        weights = scores.softmax(dim=-1)
-        return weights @ v
+        k, q, v = self.k(x), self.q(x), self.v(x)  # (b, n, hidden) each
+        scores = q @ k.transpose(1, 2) / self.q.out_features**0.5  # (b, n, n)
+        weights = scores.softmax(dim=-1)  # (b, n, n)
+        return weights @ v  # (b, n, hidden)
 """
 
 WIDTH = "self.q.out_features"
 
 HEAD_WRONG = (
-    *attention_mistakes(HEAD_ANSWER, WIDTH),
+    *score_mistakes(HEAD_ANSWER, WIDTH),
+    *softmax_mistakes(HEAD_ANSWER),
     edited(
         "scaled-after-softmax",
         "The scale is applied after the softmax: rows of the weights no longer sum to 1.",
@@ -460,6 +465,7 @@ HEAD_WRONG = (
     ),
 )
 
+HEAD_SHAPES, HEAD_STYLE = "self-attention-check-shapes", "self-attention-check-style"
 BOTH = ("self-attention-check-layers", "self-attention-check")
 K = "self.k = nn.Linear(input_size, hidden)"
 
@@ -517,76 +523,83 @@ HEAD_MISBEHAVING = (
         ("SelfAttention(nn.Module)", "SelfAttention"),
         fails=BOTH,
     ),
+    *comment_mistakes(HEAD_ANSWER, "weights = scores.softmax(dim=-1)", "(b, n, n)", "(b, n, hidden)", HEAD_SHAPES),
+    *style_mistakes(HEAD_ANSWER, "weights = scores", HEAD_STYLE),
 )
 
 HEAD_INIT, _, _ = HEAD_ANSWER.partition("    def forward")
 
+# Each with another way to write shapes.
 HEAD_FORWARDS = {
     "einsum": """\
     def forward(self, x):
-        scores = torch.einsum("bid,bjd->bij", self.q(x), self.k(x)) / math.sqrt(self.q.out_features)
-        return torch.einsum("bij,bjd->bid", torch.softmax(scores, -1), self.v(x))
+        scores = torch.einsum("bid,bjd->bij", self.q(x), self.k(x)) / math.sqrt(self.q.out_features)  # [b, i, j]
+        return torch.einsum("bij,bjd->bid", torch.softmax(scores, -1), self.v(x))  # [b, i, d]
 """,
     "bmm-in-three-lines": """\
     def forward(self, x):
-        q, k, v = self.q(x), self.k(x), self.v(x)
-        probs = F.softmax(torch.bmm(q, k.transpose(1, 2)) / q.shape[-1] ** 0.5, dim=-1)
+        q, k, v = self.q(x), self.k(x), self.v(x)  # [batch_size, seq_len, hidden] each
+        probs = F.softmax(torch.bmm(q, k.mT) / q.shape[-1] ** 0.5, dim=-1)  # [batch_size, seq_len, seq_len]
         return torch.bmm(probs, v)
+        # [batch_size, seq_len, seq_len] @ [batch_size, seq_len, hidden] -> [batch_size, seq_len, hidden]
 """,
     "baddbmm": """\
     def forward(self, x):
         b, n, _ = x.shape
-        q, k, v = self.q(x), self.k(x), self.v(x)
-        scores = torch.baddbmm(x.new_zeros(b, n, n), q, k.mT, alpha=q.shape[-1] ** -0.5)
-        return scores.softmax(2).bmm(v)
+        q, k, v = self.q(x), self.k(x), self.v(x)  # (b, n, dh), (b, n, dh), (b, n, dh)
+        scores = torch.baddbmm(x.new_zeros(b, n, n), q, k.mT, alpha=q.shape[-1] ** -0.5)  # (b, n, n)
+        return scores.softmax(2).bmm(v)  # (b, n, n) @ (b, n, dh) -> (b, n, dh)
 """,
     "own-softmax": """\
     def forward(self, x):
-        scores = self.q(x) @ self.k(x).mT / math.sqrt(self.q.out_features)
-        exponentials = (scores - scores.amax(dim=-1, keepdim=True)).exp()
-        return exponentials @ self.v(x) / exponentials.sum(dim=-1, keepdim=True)
+        scores = self.q(x) @ self.k(x).mT / math.sqrt(self.q.out_features)  # b x n x n
+        exponentials = (scores - scores.amax(dim=-1, keepdim=True)).exp()  # b x n x n
+        return exponentials @ self.v(x) / exponentials.sum(dim=-1, keepdim=True)  # b x n x hidden
 """,
     "scaled-queries": """\
     def forward(self, x):
-        q = self.q(x) / self.q.out_features**0.5
+        q = self.q(x) / self.q.out_features**0.5  # x [N, L, E] -> q [N, L, H]
         return torch.softmax(q @ self.k(x).permute(0, 2, 1), dim=-1) @ self.v(x)
+        # q [N, L, H] @ permuted [N, H, L] -> scores [N, L, L]
+        # -> [N, L, H]
 """,
     "loop-over-batch": """\
     def forward(self, x):
         rows = []
         for sequence in x:
-            q, k, v = self.q(sequence), self.k(sequence), self.v(sequence)
+            q, k, v = self.q(sequence), self.k(sequence), self.v(sequence)  # (n, hidden) each
             rows.append(F.softmax(q @ k.T / q.shape[1] ** 0.5, dim=1) @ v)
-        return torch.stack(rows)
+        return torch.stack(rows)  # (b, n, hidden)
 """,
     "joined-weights": """\
     def forward(self, x):
-        weight = torch.cat([self.q.weight, self.k.weight, self.v.weight])
-        bias = torch.cat([self.q.bias, self.k.bias, self.v.bias])
-        q, k, v = F.linear(x, weight, bias).chunk(3, dim=-1)
-        return (q @ k.mT / q.size(-1) ** 0.5).softmax(-1) @ v
+        weight = torch.cat([self.q.weight, self.k.weight, self.v.weight])  # (3 * hidden, input_size)
+        bias = torch.cat([self.q.bias, self.k.bias, self.v.bias])  # (3 * hidden,)
+        q, k, v = F.linear(x, weight, bias).chunk(3, dim=-1)  # (b, n, 3 * hidden) -> (b, n, hidden)
+        return (q @ k.mT / q.size(-1) ** 0.5).softmax(-1) @ v  # (b, n, hidden)
 """,
     "where-nothing-is-masked": """\
     def forward(self, x):
-        scores = self.q(x) @ self.k(x).mT / math.sqrt(self.q.out_features)
-        visible = torch.ones_like(scores, dtype=torch.bool)
-        scores = torch.where(visible, scores, torch.full_like(scores, float("-inf")))
-        return scores.softmax(dim=-1) @ self.v(x)
+        # Shapes: (batch, query, key) and (batch, query, hidden).
+        scores = self.q(x) @ self.k(x).mT / math.sqrt(self.q.out_features)  # [batch, query, key]
+        visible = torch.ones_like(scores, dtype=torch.bool)  # [batch, query, key]
+        scores = torch.where(visible, scores, torch.full_like(scores, float("-inf")))  # [batch, query, key]
+        return scores.softmax(dim=-1) @ self.v(x)  # [batch, query, hidden]
 """,
     "log-softmax": """\
     def forward(self, x):
-        scores = self.q(x).matmul(self.k(x).transpose(-1, -2)).mul(self.q.out_features**-0.5)
-        return F.log_softmax(scores, dim=-1).exp().matmul(self.v(x))
+        scores = self.q(x).matmul(self.k(x).transpose(-1, -2)).mul(self.q.out_features**-0.5)  # (2, 5, 5)
+        return F.log_softmax(scores, dim=-1).exp().matmul(self.v(x))  # (2, 5, 5) @ (2, 5, 11) -> (2, 5, 11)
 """,
     "float64": """\
     def forward(self, x):
-        q, k, v = self.q(x).double(), self.k(x).double(), self.v(x).double()
-        return (q @ k.mT / q.size(-1) ** 0.5).softmax(-1) @ v
+        q, k, v = self.q(x).double(), self.k(x).double(), self.v(x).double()  # (b, n, d)
+        return (q @ k.mT / q.size(-1) ** 0.5).softmax(-1) @ v  # (b, n, d)
 """,
 }
 
 RECORDS = (
-    Record(
+    ValueRecord(
         public=KQV,
         title="Keys, queries and values in one product",
         defines="kqv",
@@ -601,7 +614,7 @@ RECORDS = (
         ),
         hides=("attention.create_kqv_parameters", "attention.kqv"),
         forbids_attention=False,
-        properties=(SEQUENCES_APART, INPUT_MATTERS),
+        properties=(SEQUENCES_APART, input_matters("keys", "queries", "values")),
         first_sizes={"b": 2, "n": 5, "input_size": 7, "hidden": 11},
         other_length={"b": 3, "n": 13},
         other_sizes={"b": 4, "n": 13, "input_size": 6, "hidden": 10, "magnitude": 4},
@@ -612,14 +625,14 @@ RECORDS = (
         misbehaving=KQV_MISBEHAVING,
         right=KQV_RIGHT,
     ),
-    Record(
+    ValueRecord(
         public=ATTENTION_SCORES,
         title="Attention scores",
         defines="attention_scores",
         parts=(Part("attention-scores-check", 2, values),),
         hides=("attention.attention_scores", "modeling_attention.SimpleSelfAttention"),
         forbids_attention=True,
-        properties=(SEQUENCES_APART, INPUT_MATTERS),
+        properties=(SEQUENCES_APART, input_matters("scores")),
         first_sizes={"b": 2, "i": 5, "j": 7, "dh": 11},
         other_length={"b": 3, "i": 13, "j": 17},
         other_sizes={"b": 6, "i": 10, "j": 13, "dh": 3, "magnitude": 4},
@@ -630,17 +643,20 @@ RECORDS = (
         misbehaving=SCORES_MISBEHAVING,
         right=SCORES_RIGHT,
     ),
-    Record(
+    ValueRecord(
         public=SELF_ATTENTION,
         title="One attention head",
         defines="SelfAttention",
         parts=(
             Part("self-attention-check-layers", 1, layers(self_attention_layers, "SelfAttention", ("k", "q", "v"))),
             Part("self-attention-check", 3, values),
+            Part(HEAD_SHAPES, 0, shape_comments),
+            Part(HEAD_STYLE, 0, style, runs=False),
+            Part("self-attention-check-length", 0, short_forward, runs=False),
         ),
         hides=("modeling_attention.SelfAttention", "modeling_attention._mask_of_padding"),
         forbids_attention=True,
-        properties=(SEQUENCES_APART, INPUT_MATTERS),
+        properties=(SEQUENCES_APART, input_matters("output")),
         first_sizes={"b": 2, "n": 5, "input_size": 7, "hidden": 11},
         other_length={"b": 3, "n": 13},
         other_sizes={"b": 4, "n": 6, "input_size": 10, "hidden": 13, "magnitude": 4},

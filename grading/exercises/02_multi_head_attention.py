@@ -4,23 +4,37 @@ import math
 import random
 
 import numpy as np
+from numpy.typing import NDArray
 
-from grading.judge import values
+from grading.answers import Answer
+from grading.exercises.causal_attention import (
+    CAUSAL_MASK_RECORD,
+    MASKED_SELF_ATTENTION_RECORD,
+    MULTI_HEAD_ATTENTION_LAYER_RECORD,
+)
+from grading.exercises.decoder_block import DECODER_BLOCK_RECORD
+from grading.exercises.student_test import STUDENT_TEST_RECORD
+from grading.form import shape_comments, style
+from grading.judge import ALL_RIGHT, as_given, failure_told, part_values, right, values
 from grading.mistakes import (
     KEYS_AS_VALUES,
     READY_MADE,
     SOFTMAX,
-    attention_mistakes,
+    comment_mistakes,
     misbehaviours,
     only_in_training,
+    score_mistakes,
+    softmax_mistakes,
+    style_mistakes,
 )
-from grading.properties import INPUT_MATTERS, SEQUENCES_APART, ignores_the_future, rows_sum_to_one
-from grading.record import Arrays, Part, Record, dyadic, edited, softmax
-from transformer_lm.checks.multi_head_attention import MULTI_HEAD_ATTENTION
+from grading.properties import SEQUENCES_APART, ignores_the_future, input_matters, rows_sum_to_one
+from grading.record import Arrays, Mark, Part, ValueRecord, dyadic, edited, softmax
+from transformer_lm.checks.multi_head_attention import MULTI_HEAD_ATTENTION, MULTI_HEAD_DROPOUT
+from transformer_lm.checks.report import CheckFailed
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return an input and the weights of the four layers; all scores of the first `silent_heads` heads are 0."""
+    """Return an input and the weights of the four layers; all scores of the first head are 0."""
     hidden = sizes["num_heads"] * sizes["head_size"]
     case = {
         "x": dyadic(rng, sizes["b"], sizes["n"], sizes["input_size"], bound=2 * sizes.get("magnitude", 1)),
@@ -30,7 +44,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
         width = hidden if layer == "mix" else sizes["input_size"]
         case[f"{layer}_weight"] = dyadic(rng, hidden, width, bound=0.75)
         case[f"{layer}_bias"] = dyadic(rng, hidden, bound=1)
-    silent = sizes.get("silent_heads", 0) * sizes["head_size"]
+    silent = sizes["head_size"]
     case["q_weight"][:silent], case["q_bias"][:silent] = 0, 0
     return case
 
@@ -49,7 +63,107 @@ def reference(case: Arrays) -> Arrays:
             heads.append(weights[-1] @ v)
         outputs[f"output{suffix}"] = np.concatenate(heads, axis=-1) @ case["mix_weight"].T + case["mix_bias"]
         outputs[f"weights{suffix}"] = np.stack(weights, axis=1).reshape(-1, *future.shape)  # (b * h, i, j)
+    outputs["output_dropped"] = np.zeros_like(outputs["output"]) + case["mix_bias"]
+    outputs["output_undropped"] = outputs["output"]
     return outputs
+
+
+# --- the three parts ----------------------------------------------------------------------------
+
+SCORES, MASK, MIXING, SHAPES, STYLE = (
+    f"multi-head-attention-check{part}" for part in ("-scores", "-mask", "", "-shapes", "-style")
+)
+
+
+def scores_are_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
+    """Tell whether the scores are right: they show in the weights, and in what is computed with them."""
+    return any(right(name, outputs, expected, allowed) for name in ("weights", "output"))
+
+
+def mask_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
+    """Tell whether the mask is right, whatever the scores are.
+
+    Then a causal row holds the visible weights of the full row, enlarged to sum to 1, and nothing else.
+    """
+    if any(right(name, outputs, expected, allowed) for name in ("weights_causal", "output_causal")):
+        return True
+    full, causal = outputs.get("weights"), outputs.get("weights_causal")
+    shape = expected["weights"].shape
+    if full is None or causal is None or full.shape != shape or causal.shape != shape:
+        return False
+    visible = np.tril(full).sum(axis=-1, keepdims=True)
+    if np.triu(full, 1).sum() < 0.1 or not np.array_equal(causal, np.tril(causal)):
+        return False  # nothing to mask, or not masked
+    enough = (visible > 1e-3).squeeze(-1)  # what is left of a smaller share is rounding
+    return bool(np.allclose(causal[enough], np.tril(full)[enough] / visible[enough], rtol=0, atol=1e-4))
+
+
+def mixing_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
+    """Tell whether what follows the scores is right, whatever they are: weights, averages, merging, mixing, dropout."""
+    if outputs.keys() != expected.keys() or not right("output_dropped", outputs, expected, allowed):
+        return False
+    if not np.allclose(outputs["output"], outputs["output_undropped"], rtol=0, atol=allowed["output"]):
+        return False
+    values = _values(case)
+    for suffix in ("", "_causal"):
+        weights = outputs[f"weights{suffix}"]
+        if weights.shape != expected["weights"].shape or not np.allclose(weights.sum(axis=-1), 1, atol=1e-5):
+            return False
+        attended = weights.reshape(*values.shape[:3], -1) @ values
+        mixed = np.concatenate(list(attended.swapaxes(0, 1)), axis=-1) @ case["mix_weight"].T + case["mix_bias"]
+        tolerance = 10 * allowed[f"output{suffix}"]
+        if weights.min() < 0 or not np.allclose(outputs[f"output{suffix}"], mixed, rtol=0, atol=tolerance):
+            return False
+    return True
+
+
+def mixing(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
+    """Judge what follows the scores; once everything is right, also what is dropped when half of the weights are."""
+    mark = values(record, part, answer, rng, rule=mixing_is_right)
+    if isinstance(mark, Mark) or not mark.startswith(ALL_RIGHT):
+        return mark
+    case = draw_for_dropout(rng)
+    inputs = {name: as_given(array) for name, array in case.items()}
+    reply, found = answer.ask("call_as", inputs, name=record.defines, exercise=MULTI_HEAD_DROPOUT.id)
+    output = found.get("outputs/output_half")
+    tried = "MultiHeadSelfAttention(5, 8, 2, dropout=0.5) in train mode"
+    if failure_told(reply) or output is None or output.shape != reference(case)["output"].shape:
+        raise failure_told(reply) or CheckFailed(tried, "no output", "output (b=12, n=3, hidden=8)", HALVED)
+    wrong, dropped = dropped_weights(case, output)
+    if wrong or not 0.3 < dropped < 0.7:
+        yours = f"{wrong:.0%} of the weights are neither dropped nor doubled, {dropped:.0%} are dropped"
+        raise CheckFailed(tried, yours, "0% and about 50%", HALVED)
+    return mark
+
+
+def draw_for_dropout(rng: random.Random) -> Arrays:
+    """Return a case from whose output the weights can be computed: few positions, and layers that can be undone."""
+    while True:
+        case = draw(rng, {"b": 12, "n": 3, "input_size": 5, "num_heads": 2, "head_size": 4})
+        values = _values(case)
+        if max(np.linalg.cond(case["mix_weight"]), np.linalg.cond(values).max()) < 100:
+            return case
+
+
+def dropped_weights(case: Arrays, output: NDArray[np.float64]) -> tuple[float, float]:
+    """Return which share of the weights behind an output are neither 0 nor doubled, and which share are 0."""
+    heads = (output - case["mix_bias"]) @ np.linalg.inv(case["mix_weight"]).T
+    attended = np.stack(np.split(heads, int(case["num_heads"]), axis=-1), axis=1)  # (b, h, n, dh)
+    values = _values(case)
+    weights = attended @ np.linalg.pinv(values)  # (b, h, n, n)
+    expected = 2 * reference(case)["weights"].reshape(weights.shape)
+    dropped, doubled = np.abs(weights) < 1e-3, np.abs(weights - expected) < 1e-3
+    explained = np.abs(weights @ values - attended).max(axis=-1, keepdims=True) < 1e-2
+    return 1 - float(((dropped | doubled) & explained).mean()), float(dropped.mean())
+
+
+def _values(case: Arrays) -> NDArray[np.float64]:
+    """Return the values of all heads, (b, h, n, dh)."""
+    heads = np.split(case["x"] @ case["v_weight"].T + case["v_bias"], int(case["num_heads"]), axis=-1)
+    return np.stack(heads, axis=1)
+
+
+# --- answers ------------------------------------------------------------------------------------
 
 
 INIT = """\
@@ -70,19 +184,19 @@ class MultiHeadSelfAttention(nn.Module):
 FORWARD = """\
     def split(self, x):
         b, n, _ = x.shape
-        return x.view(b, n, self.num_heads, self.head_size).transpose(1, 2).flatten(0, 1)
+        return x.view(b, n, self.num_heads, self.head_size).transpose(1, 2).flatten(0, 1)  # (b * h, n, dh)
 
     def forward(self, x, return_attention=False):
         b, n, _ = x.shape
-        k, q, v = self.split(self.k(x)), self.split(self.q(x)), self.split(self.v(x))
-        scores = q @ k.transpose(1, 2) / self.head_size**0.5
-        future = torch.ones(n, n, dtype=torch.bool, device=x.device).triu(diagonal=1)
+        k, q, v = self.split(self.k(x)), self.split(self.q(x)), self.split(self.v(x))  # (b * h, n, dh)
+        scores = q @ k.transpose(1, 2) / self.head_size**0.5  # (b * h, n, n)
+        future = torch.ones(n, n, dtype=torch.bool, device=x.device).triu(diagonal=1)  # (n, n)
         if self.causal:
-            scores = scores.masked_fill(future, -math.inf)
-        probs = scores.softmax(dim=-1)
-        heads = self.dropout(probs) @ v
-        att = heads.view(b, self.num_heads, n, self.head_size).transpose(1, 2).reshape(b, n, -1)
-        att = self.mix(att)
+            scores = scores.masked_fill(future, -math.inf)  # (b * h, n, n)
+        probs = scores.softmax(dim=-1)  # (b * h, n, n)
+        heads = self.dropout(probs) @ v  # (b * h, n, dh)
+        att = heads.view(b, self.num_heads, n, self.head_size).transpose(1, 2).reshape(b, n, -1)  # (b, n, hidden)
+        att = self.mix(att)  # (b, n, hidden)
         return (att, probs) if return_attention else att
 """
 
@@ -91,21 +205,27 @@ MODEL_ANSWER = INIT + FORWARD
 SPLIT = "x.view(b, n, self.num_heads, self.head_size).transpose(1, 2)"
 MIX = "self.mix(att)"
 FILL = "scores.masked_fill(future, -math.inf)"
+HALVED = "With dropout=0.5 in train mode each weight must be dropped or doubled: what do you drop, and how often?"
+DROPPED = "self.dropout(probs) @ v"
+START = "b, n, _ = x.shape\n        k, q, v"
 DIAGONAL = "The mask hides the diagonal: a position may read itself and what came before."
 
 WRONG = (
-    *attention_mistakes(MODEL_ANSWER, "self.head_size"),
+    *score_mistakes(MODEL_ANSWER, "self.head_size", fails=(SCORES,)),
+    *softmax_mistakes(MODEL_ANSWER),
     edited(
         "scaled-by-hidden",
         "The scores are scaled by the width of all heads together; each dot product runs over one head only.",
         MODEL_ANSWER,
         ("self.head_size**0.5", "self.mix.in_features**0.5"),
+        fails=(SCORES,),
     ),
     edited(
         "scaled-by-heads",
         "The scores are scaled by the number of heads; what matters is how wide each of them is.",
         MODEL_ANSWER,
         ("self.head_size**0.5", "self.num_heads**0.5"),
+        fails=(SCORES,),
     ),
     edited(
         "softmax-over-heads",
@@ -118,12 +238,14 @@ WRONG = (
         "The heads are split by view or reshape alone: the numbers of one head now come from several positions.",
         MODEL_ANSWER,
         (SPLIT, "x.view(b, self.num_heads, n, self.head_size)"),
+        fails=(SCORES,),
     ),
     edited(
         "split-interleaved",
         "The heads are interleaved: each must be a block of neighbouring features.",
         MODEL_ANSWER,
         (SPLIT, "x.view(b, n, self.head_size, self.num_heads).permute(0, 3, 1, 2)"),
+        fails=(SCORES,),
     ),
     edited(
         "merged-without-transpose",
@@ -142,6 +264,7 @@ WRONG = (
         "Batch and heads are folded together in the wrong order and come apart mixed up.",
         MODEL_ANSWER,
         (SPLIT, "x.view(b, n, self.num_heads, self.head_size).permute(2, 0, 1, 3)"),
+        fails=(SCORES,),
     ),
     edited("no-mixing", "The mixing layer is missing: nothing combines the heads.", MODEL_ANSWER, (MIX, "att")),
     edited(
@@ -153,32 +276,44 @@ WRONG = (
         "The mask has no effect: with causal=True positions still read the future.",
         MODEL_ANSWER,
         ("if self.causal:", "if False:"),
+        fails=(MASK,),
     ),
     edited(
         "always-masked",
         "The mask is always applied: without causal=True every position reads every other.",
         MODEL_ANSWER,
         ("if self.causal:", "if True:"),
+        fails=(MASK,),
     ),
-    edited("mask-hides-diagonal", DIAGONAL, MODEL_ANSWER, ("diagonal=1", "diagonal=0")),
-    edited("mask-hides-diagonal-finite", DIAGONAL, MODEL_ANSWER, ("diagonal=1", "diagonal=0"), ("-math.inf", "-1e9")),
+    edited("mask-hides-diagonal", DIAGONAL, MODEL_ANSWER, ("diagonal=1", "diagonal=0"), fails=(MASK,)),
+    edited(
+        "mask-hides-diagonal-finite",
+        DIAGONAL,
+        MODEL_ANSWER,
+        ("diagonal=1", "diagonal=0"),
+        ("-math.inf", "-1e9"),
+        fails=(MASK,),
+    ),
     edited(
         "mask-one-too-many",
         "The mask leaves one position of the future visible.",
         MODEL_ANSWER,
         ("diagonal=1", "diagonal=2"),
+        fails=(MASK,),
     ),
     edited(
         "mask-wrong-triangle",
         "The mask hides the past and shows the future: it is on the wrong triangle.",
         MODEL_ANSWER,
         (".triu(diagonal=1)", ".tril(diagonal=-1)"),
+        fails=(MASK,),
     ),
     edited(
         "mask-inverted",
         "The mask is inverted: what it hides should be seen, and what it shows should be hidden.",
         MODEL_ANSWER,
         (FILL, "scores.masked_fill(~future, -math.inf)"),
+        fails=(MASK,),
     ),
     edited(
         "mask-after-softmax",
@@ -186,18 +321,59 @@ WRONG = (
         MODEL_ANSWER,
         (FILL, "scores"),
         (SOFTMAX, f"{SOFTMAX}.masked_fill(future, 0) if self.causal else {SOFTMAX}"),
+        fails=(MASK,),
     ),
     edited(
         "masked-with-zero",
         "Masked scores are set to 0 before the softmax, but a score of 0 still gets weight: e to the 0 is 1.",
         MODEL_ANSWER,
         ("-math.inf", "0"),
+        fails=(MASK,),
     ),
     edited(
         "masked-by-value",
         "The mask is found from the values of the scores: it must depend on positions alone.",
         MODEL_ANSWER,
-        (FILL, "scores.tril() + torch.where(scores.triu(1) != 0, -1.0, 0.0)"),
+        (FILL, "scores.masked_fill(torch.triu(scores, diagonal=1) != 0, -math.inf)"),
+        fails=(MASK,),
+    ),
+    edited(
+        "positions-replace-input",
+        "Something that depends on positions alone replaces the input: add it, or what stands there is lost.",
+        MODEL_ANSWER,
+        (
+            START,
+            START.replace(
+                "k, q, v", "x = torch.linspace(-2, 2, n, dtype=x.dtype)[None, :, None].expand_as(x)\n        k, q, v"
+            ),
+        ),
+        fails=(SCORES,),
+    ),
+    edited(
+        "no-dropout",
+        "Dropout is never applied: in train mode some of the weights must be dropped.",
+        MODEL_ANSWER,
+        (DROPPED, "probs @ v"),
+    ),
+    edited(
+        "dropout-on-scores",
+        "Dropout is applied to the scores: a score of 0 still gets weight. Drop weights.",
+        MODEL_ANSWER,
+        (SOFTMAX, "self.dropout(scores).softmax(dim=-1)"),
+        (DROPPED, "probs @ v"),
+    ),
+    edited(
+        "dropout-after-mixing",
+        "Dropout is applied to the mixed output: here it belongs to the weights.",
+        MODEL_ANSWER,
+        (MIX, f"self.dropout({MIX})"),
+        (DROPPED, "probs @ v"),
+    ),
+    edited(
+        "dropout-in-eval-mode",
+        "Dropout is active in eval mode too: F.dropout must be told the mode, nn.Dropout knows it.",
+        MODEL_ANSWER,
+        (DROPPED, "F.dropout(probs, self.dropout.p) @ v"),
     ),
     edited(
         "weights-not-flattened",
@@ -214,43 +390,99 @@ WRONG = (
 )
 
 MISBEHAVING = (
-    *misbehaviours(MODEL_ANSWER, "MultiHeadSelfAttention.forward", longer=(4, 17), calls=4),
-    only_in_training(MODEL_ANSWER, "MultiHeadSelfAttention.forward"),
+    *misbehaviours(
+        MODEL_ANSWER, "MultiHeadSelfAttention.forward", longer=(4, 17), calls=6, parts=(SCORES, MASK, MIXING)
+    ),
+    only_in_training(MODEL_ANSWER, "MultiHeadSelfAttention.forward", (SCORES, MASK, MIXING)),
+    *(
+        edited(name, HALVED, MODEL_ANSWER, *edits)
+        for name, edits in {
+            "dropout-on-heads": [(DROPPED, "self.dropout(probs @ v)")],
+            "dropout-on-values": [(DROPPED, "probs @ self.dropout(v)")],
+            "dropout-before-mixing": [(DROPPED, "probs @ v"), (MIX, "self.mix(self.dropout(att))")],
+            "dropout-twice": [(DROPPED, "self.dropout(self.dropout(probs)) @ v")],
+            "dropout-only-if-strong": [(DROPPED, "(self.dropout(probs) if self.dropout.p > 0.9 else probs) @ v")],
+            "dropout-not-rescaled": [
+                (DROPPED, "(self.dropout(probs) * (1 - self.dropout.p if self.training else 1)) @ v")
+            ],
+        }.items()
+    ),
     edited(
         "ready-made-function",
         READY_MADE,
         MODEL_ANSWER,
         ("heads = self.dropout(probs) @ v", "heads = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)"),
+        fails=(SCORES, MASK, MIXING),
     ),
+    *comment_mistakes(MODEL_ANSWER, "probs = scores.softmax(dim=-1)", "(b * h, n, n)", "(b, h, n, n)", SHAPES),
+    *style_mistakes(MODEL_ANSWER, "heads = self", STYLE),
 )
 
+# Each with another way to write shapes.
 RIGHT_FORWARDS = {
     "four-axes": """\
     def forward(self, x, return_attention=False):
         b, n, _ = x.shape
         h, dh = self.num_heads, self.head_size
-        q, k, v = (f(x).view(b, n, h, dh).transpose(1, 2) for f in (self.q, self.k, self.v))
-        scores = torch.matmul(q, k.transpose(-2, -1)) / math.sqrt(dh)
+        q, k, v = (f(x).view(b, n, h, dh).transpose(1, 2) for f in (self.q, self.k, self.v))  # [b, h, n, dh]
+        scores = torch.matmul(q, k.transpose(-2, -1)) / math.sqrt(dh)  # [b, h, n, dh] @ [b, h, dh, n] -> [b, h, n, n]
         if self.causal:
-            visible = torch.tril(torch.ones(n, n, device=x.device))
-            scores = scores.masked_fill(visible == 0, float("-inf"))
-        probs = F.softmax(scores, dim=-1)
-        att = torch.matmul(self.dropout(probs), v).transpose(1, 2).contiguous().view(b, n, -1)
-        att = self.mix(att)
+            visible = torch.tril(torch.ones(n, n, device=x.device))  # [n, n]
+            scores = scores.masked_fill(visible == 0, float("-inf"))  # [b, h, n, n]
+        probs = F.softmax(scores, dim=-1)  # [b, h, n, n]
+        att = torch.matmul(self.dropout(probs), v).transpose(1, 2).contiguous().view(b, n, -1)  # [b, n, h * dh]
+        att = self.mix(att)  # [b, n, h * dh] @ [h * dh, h * dh] -> [b, n, h * dh]
         if return_attention:
-            return att, probs.reshape(b * h, n, n)
+            return att, probs.reshape(b * h, n, n)  # [b, n, h * dh], [b * h, n, n]
+        return att
+""",
+    "comments-below": """\
+    def forward(self, x, return_attention=False):
+        bs, seq, _ = x.shape
+        # Scores.
+        k = self.k(x).view(bs, seq, self.num_heads, self.head_size).transpose(1, 2)
+        # shape [batch_size, num_heads, seq_len, head_size]
+        # 'k' [batch_size, seq_len, input_size]
+        # -> view [batch_size, seq_len, num_heads, head_size]
+        # -> transpose [batch_size, num_heads, seq_len, head_size]
+        q = self.q(x).view(bs, seq, self.num_heads, self.head_size).transpose(1, 2)
+        # 'q' [batch_size, seq_len, hidden] -> view [batch_size, seq_len, num_heads, head_size]
+        # -> transpose [batch_size, num_heads, seq_len, head_size]
+        v = self.v(x).view(bs, seq, self.num_heads, self.head_size).transpose(1, 2)
+        # [batch_size, num_heads, seq_len, head_size]
+        scores = torch.matmul(q, k.transpose(-2, -1)) / self.head_size**0.5
+        # shape [batch_size, num_heads, seq_len, seq_len]
+        # 'q' [batch_size, num_heads, seq_len, head_size]
+        # @ 'k.T' [batch_size, num_heads, head_size, seq_len]
+        # -> [batch_size, num_heads, seq_len, seq_len]
+        if self.causal:
+            mask = torch.triu(torch.ones(seq, seq, device=x.device), diagonal=1).bool()  # [seq_len, seq_len]
+            scores = scores.masked_fill(mask[None, None, :, :], float("-inf"))  # [bs, num_heads, seq_len, seq_len]
+        probs = F.softmax(scores, dim=-1)  # [bs, num_heads, seq_len, seq_len]
+        dropped = self.dropout(probs)  # [bs, num_heads, seq_len, seq_len]
+        att = torch.matmul(dropped, v)
+        # [bs, num_heads, seq_len, seq_len]
+        # @ [bs, num_heads, seq_len, head_size] -> [bs, num_heads, seq_len, head_size]
+        probs = probs.reshape(bs * self.num_heads, seq, seq)
+        # 'probs' [bs, num_heads, seq_len, seq_len]
+        # -> reshape [bs * num_heads, seq_len, seq_len]
+        att = att.transpose(1, 2).contiguous().view(bs, seq, -1)  # [bs, seq_len, hidden]
+        att = self.mix(att)
+        # [bs, seq_len, hidden] @ [hidden, hidden] -> [bs, seq_len, hidden]
+        if return_attention:
+            return att, probs
         return att
 """,
     "einsum": """\
     def forward(self, x, return_attention=False):
         b, n, _ = x.shape
-        q, k, v = (f(x).unflatten(2, (self.num_heads, -1)) for f in (self.q, self.k, self.v))
-        scores = torch.einsum("bihd,bjhd->bhij", q, k) * self.head_size**-0.5
+        q, k, v = (f(x).unflatten(2, (self.num_heads, -1)) for f in (self.q, self.k, self.v))  # (b, n, h, dh) each
+        scores = torch.einsum("bihd,bjhd->bhij", q, k) * self.head_size**-0.5  # (b, h, i, j)
         if self.causal:
-            scores = scores + torch.full((n, n), -torch.inf, device=x.device, dtype=x.dtype).triu(1)
-        probs = scores.softmax(-1)
-        att = self.mix(torch.einsum("bhij,bjhd->bihd", self.dropout(probs), v).flatten(2))
-        return (att, probs.flatten(0, 1)) if return_attention else att
+            scores = scores + torch.full((n, n), -torch.inf, device=x.device, dtype=x.dtype).triu(1)  # (b, h, i, j)
+        probs = scores.softmax(-1)  # (b, h, i, j)
+        att = self.mix(torch.einsum("bhij,bjhd->bihd", self.dropout(probs), v).flatten(2))  # (b, n, hidden)
+        return (att, probs.flatten(0, 1)) if return_attention else att  # (b, n, hidden), (b*h, i, j)
 """,
     "loop-over-heads": """\
     def forward(self, x, return_attention=False):
@@ -258,31 +490,34 @@ RIGHT_FORWARDS = {
         heads, weights = [], []
         for h in range(self.num_heads):
             part = slice(h * self.head_size, (h + 1) * self.head_size)
-            q, k, v = self.q(x)[..., part], self.k(x)[..., part], self.v(x)[..., part]
-            scores = torch.bmm(q, k.mT) / self.head_size**0.5
+            q, k, v = self.q(x)[..., part], self.k(x)[..., part], self.v(x)[..., part]  # (b, n, head_size)
+            scores = torch.bmm(q, k.mT) / self.head_size**0.5  # (b, n, n)
             if self.causal:
                 scores[:, *torch.triu_indices(n, n, 1)] = -torch.inf
             weights.append(scores.softmax(-1))
             heads.append(self.dropout(weights[-1]) @ v)
-        att = self.mix(torch.cat(heads, dim=-1))
-        return (att, torch.stack(weights, dim=1).view(-1, n, n)) if return_attention else att
+        att = self.mix(torch.cat(heads, dim=-1))  # (b, n, num_heads * head_size)
+        if not return_attention:
+            return att
+        return att, torch.stack(weights, dim=1).view(-1, n, n)  # (b, n, hidden), (b * num_heads, n, n)
 """,
     "where-and-own-softmax": """\
     def forward(self, x, return_attention=False):
         b, n, _ = x.shape
         h, dh = self.num_heads, self.head_size
-        q = (self.q(x) / dh**0.5).reshape(b, n, h, dh).permute(0, 2, 1, 3)
-        k = self.k(x).reshape(b, n, h, dh).permute(0, 2, 3, 1)
-        v = self.v(x).reshape(b, n, h, dh).permute(0, 2, 1, 3)
-        scores = q @ k
+        q = (self.q(x) / dh**0.5).reshape(b, n, h, dh).permute(0, 2, 1, 3)  # (b, n, h, dh) -> (b, h, n, dh)
+        k = self.k(x).reshape(b, n, h, dh).permute(0, 2, 3, 1)  # (b, h, dh, n)
+        v = self.v(x).reshape(b, n, h, dh).permute(0, 2, 1, 3)  # (b, h, n, dh)
+        scores = q @ k  # (b, h, n, n)
         if self.causal:
-            i = torch.arange(n, device=x.device)
-            scores = torch.where(i[:, None] >= i, scores, torch.tensor(-torch.inf, device=x.device, dtype=x.dtype))
-        e = (scores - scores.max(dim=-1, keepdim=True).values).exp()
-        probs = e / e.sum(-1, keepdim=True)
-        att = self.mix((self.dropout(probs) @ v).permute(0, 2, 1, 3).reshape(b, n, h * dh))
+            i = torch.arange(n, device=x.device)  # (n,)
+            hidden = torch.tensor(-torch.inf, device=x.device, dtype=x.dtype)
+            scores = torch.where(i[:, None] >= i, scores, hidden)  # (b, h, n, n)
+        e = (scores - scores.max(dim=-1, keepdim=True).values).exp()  # (b, h, n, n)
+        probs = e / e.sum(-1, keepdim=True)  # (b, h, n, n) / (b, h, n, 1) -> (b, h, n, n)
+        att = self.mix((self.dropout(probs) @ v).permute(0, 2, 1, 3).reshape(b, n, h * dh))  # (b, n, h * dh)
         if return_attention:
-            return att, probs.reshape(b * h, n, n)
+            return att, probs.reshape(b * h, n, n)  # (b, n, h * dh) and (b * h, n, n)
         return att
 """,
     "baddbmm-and-finite-fill": """\
@@ -290,73 +525,107 @@ RIGHT_FORWARDS = {
         b, n, _ = x.shape
         h, dh = self.num_heads, self.head_size
         q, k, v = [f(x).view(b, n, h, dh).transpose(1, 2).reshape(b * h, n, dh) for f in (self.q, self.k, self.v)]
-        bias = x.new_zeros(b * h, n, n)
+        # each: view (b, n, h, dh) -> transpose (b, h, n, dh) -> reshape (b * h, n, dh)
+        bias = x.new_zeros(b * h, n, n)  # (b * h, n, n)
         if self.causal:
-            bias = bias + x.new_ones(n, n).triu(1) * -1e4
-        probs = F.softmax(torch.baddbmm(bias, q, k.transpose(1, 2), alpha=dh**-0.5), dim=2)
+            bias = bias + x.new_ones(n, n).triu(1) * -1e4  # (b * h, n, n)
+        probs = F.softmax(torch.baddbmm(bias, q, k.transpose(1, 2), alpha=dh**-0.5), dim=2)  # (b * h, n, n)
         att = torch.bmm(self.dropout(probs), v).view(b, h, n, dh).transpose(1, 2).reshape(b, n, h * dh)
-        att = self.mix(att)
+        # (b * h, n, dh) -> view (b, h, n, dh) -> transpose (b, n, h, dh) -> reshape (b, n, h * dh)
+        att = self.mix(att)  # (b, n, h * dh)
+        return (att, probs) if return_attention else att
+""",
+    "large-negative-fill": """\
+    def forward(self, x, return_attention=False):
+        b, n, _ = x.shape
+        q, k, v = (f(x).view(b, n, self.num_heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        # (b, self.num_heads, n, self.head_size)
+        scores = q @ k.mT / self.head_size**0.5  # (b, self.num_heads, n, n)
+        if self.causal:
+            scores = scores.masked_fill(torch.ones(n, n, device=x.device).triu(1) == 1, -1e4)
+            # (b, self.num_heads, n, n)
+        probs = scores.softmax(dim=-1)  # (b, self.num_heads, n, n)
+        att = self.mix((self.dropout(probs) @ v).transpose(1, 2).flatten(2))  # (b, n, hidden)
+        return (att, probs.flatten(0, 1)) if return_attention else att  # (b, n, hidden), (b * self.num_heads, n, n)
+""",
+    "dropped-weights-returned": """\
+    def forward(self, x, return_attention=False):
+        b, n, _ = x.shape
+        q, k, v = (f(x).view(b, n, self.num_heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        # [b, h, n, dh]
+        scores = q @ k.mT * self.head_size**-0.5  # [b, h, n, n]
+        if self.causal:
+            scores = scores.tril() + torch.full_like(scores, float("-inf")).triu(1)  # [b, h, n, n]
+        probs = self.dropout(scores.softmax(dim=-1))  # [b, h, n, n]
+        att = self.mix((probs @ v).transpose(1, 2).reshape(b, n, -1))  # [b, n, d]
+        probs = probs.reshape(b * self.num_heads, n, n)  # [b, h, n, n] → [b * h, n, n]
         return (att, probs) if return_attention else att
 """,
     "split-into-chunks": """\
     def heads(self, x):
-        return torch.stack(x.chunk(self.num_heads, dim=-1), dim=1)
+        return torch.stack(x.chunk(self.num_heads, dim=-1), dim=1)  # b x h x n x dh
 
     def forward(self, x, return_attention=False):
-        q, k, v = self.heads(self.q(x)), self.heads(self.k(x)), self.heads(self.v(x))
-        scores = q @ k.mT / math.sqrt(self.head_size)
+        q, k, v = self.heads(self.q(x)), self.heads(self.k(x)), self.heads(self.v(x))  # b x h x n x dh
+        scores = q @ k.mT / math.sqrt(self.head_size)  # b x h x n x n
         if self.causal:
-            scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
-        probs = scores.softmax(-1)
-        att = self.mix(torch.cat((self.dropout(probs) @ v).unbind(1), dim=-1))
-        return (att, probs.flatten(0, 1)) if return_attention else att
+            scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)  # b x h x n x n
+        probs = scores.softmax(-1)  # b x h x n x n
+        att = self.mix(torch.cat((self.dropout(probs) @ v).unbind(1), dim=-1))  # [b x n x hidden]
+        return (att, probs.flatten(0, 1)) if return_attention else att  # [b x n x hidden], [b*h x n x n]
 """,
     "mixing-head-by-head": """\
     def forward(self, x, return_attention=False):
         b, n, _ = x.shape
         q, k, v = (f(x).view(b, n, self.num_heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
-        scores = q @ k.mT / q.shape[-1] ** 0.5
+        # (2, 3, 7, 5)
+        scores = q @ k.mT / q.shape[-1] ** 0.5  # (2, 3, 7, 7)
         if self.causal:
-            scores = scores.masked_fill(scores.new_ones(n, n).triu(1).bool(), float("-inf"))
-        probs = torch.softmax(scores, dim=-1)
-        mix = self.mix.weight.view(-1, self.num_heads, self.head_size)
-        att = torch.einsum("bhij,bhjd,ohd->bio", self.dropout(probs), v, mix) + self.mix.bias
-        return (att, probs.reshape(-1, n, n)) if return_attention else att
+            scores = scores.masked_fill(scores.new_ones(n, n).triu(1).bool(), float("-inf"))  # (2, 3, 7, 7)
+        probs = torch.softmax(scores, dim=-1)  # (2, 3, 7, 7)
+        mix = self.mix.weight.view(-1, self.num_heads, self.head_size)  # (15, 3, 5)
+        att = torch.einsum("bhij,bhjd,ohd->bio", self.dropout(probs), v, mix) + self.mix.bias  # (2, 7, 15)
+        return (att, probs.reshape(-1, n, n)) if return_attention else att  # (2, 7, 15), (6, 7, 7)
 """,
     "float64": """\
     def forward(self, x, return_attention=False):
         b, n, _ = x.shape
         q, k, v = (f(x).double().view(b, n, self.num_heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
-        scores = q @ k.mT / q.shape[-1] ** 0.5
+        # (b, h, n, dh) each, from (b, n, h * dh)
+        scores = q @ k.mT / q.shape[-1] ** 0.5  # (b, h, n, n)
         if self.causal:
-            scores = scores.masked_fill(scores.new_ones(n, n).triu(1).bool(), float("-inf"))
-        probs = torch.softmax(scores, dim=-1)
-        att = (self.dropout(probs) @ v).transpose(1, 2).flatten(2)
-        att = att @ self.mix.weight.double().T + self.mix.bias
-        return (att, probs.flatten(0, 1)) if return_attention else att
+            scores = scores.masked_fill(scores.new_ones(n, n).triu(1).bool(), float("-inf"))  # (b, h, n, n)
+        probs = torch.softmax(scores, dim=-1)  # (b, h, n, n)
+        att = (self.dropout(probs) @ v).transpose(1, 2).flatten(2)  # (b, n, h * dh)
+        att = att @ self.mix.weight.double().T + self.mix.bias  # (b, n, h * dh)
+        return (att, probs.flatten(0, 1)) if return_attention else att  # (b, n, h * dh), (b * h, n, n)
 """,
 }
 
 RECORDS = (
-    Record(
+    STUDENT_TEST_RECORD,
+    CAUSAL_MASK_RECORD,
+    MASKED_SELF_ATTENTION_RECORD,
+    MULTI_HEAD_ATTENTION_LAYER_RECORD,
+    ValueRecord(
         public=MULTI_HEAD_ATTENTION,
         title="Several heads, with and without a causal mask",
         defines="MultiHeadSelfAttention",
-        parts=(Part("multi-head-attention-check", 6, values),),
+        parts=(
+            Part(SCORES, 3, part_values(scores_are_right)),
+            Part(MASK, 1, part_values(mask_is_right)),
+            Part(MIXING, 2, mixing),
+            Part(SHAPES, 0, shape_comments),
+            Part(STYLE, 0, style, runs=False),
+        ),
         hides=(
-            "attention.create_causal_mask",
-            "attention.attention_weights",
-            "attention._corner",
-            "attention.self_attention",
-            "attention.self_attention_layer",
-            "attention.multi_head_attention_layer",
             "modeling_attention.MultiHeadSelfAttention",
             "modeling_attention.CausalSelfAttention",
         ),
         forbids_attention=True,
         properties=(
             SEQUENCES_APART,
-            INPUT_MATTERS,
+            input_matters("output", "weights", "output_causal", "weights_causal"),
             rows_sum_to_one("weights", "weights_causal"),
             ignores_the_future("output_causal"),
         ),
@@ -369,7 +638,6 @@ RECORDS = (
             "num_heads": 4,
             "head_size": 6,
             "magnitude": 4,
-            "silent_heads": 1,
         },
         draw=draw,
         reference=reference,
@@ -378,4 +646,5 @@ RECORDS = (
         misbehaving=MISBEHAVING,
         right={name: INIT + forward for name, forward in RIGHT_FORWARDS.items()},
     ),
+    DECODER_BLOCK_RECORD,
 )

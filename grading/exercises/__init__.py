@@ -4,7 +4,7 @@ import functools
 from importlib import import_module
 from pathlib import Path
 
-from grading.record import Record
+from grading.record import Record, ValueRecord
 
 
 @functools.cache
@@ -18,6 +18,11 @@ def topics() -> dict[str, tuple[Record, ...]]:
 def records() -> dict[str, Record]:
     """Return every exercise's record by its id, in the order of the course."""
     return {record.id: record for topic in topics().values() for record in topic}
+
+
+def value_records() -> dict[str, ValueRecord]:
+    """Return the records of the exercises whose answers compute numbers, by their ids."""
+    return {exercise: record for exercise, record in records().items() if isinstance(record, ValueRecord)}
 
 
 def topic_of(exercise: str) -> str:

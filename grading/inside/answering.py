@@ -12,10 +12,15 @@ from traitlets.config import Config
 
 from transformer_lm.checks import EXERCISES
 from transformer_lm.checks.exercise import Inputs, ProductCounter, PublicExercise
+from transformer_lm.checks.observed_shapes import observe
 from transformer_lm.checks.report import CheckFailed, described, described_errors, kind
+from transformer_lm.checks.shape_comments import findings
+from transformer_lm.checks.student_test import TestExercise, outcome_of
+from transformer_lm.shapes import ShapeError
 
 TEXT = 2000  # characters of a text about an answer
 NUMBERS = 10**6  # in one output
+ERRORS = {error.__name__: error for error in (IndexError, ShapeError, TypeError, ValueError)}
 
 
 def _new_shell() -> InteractiveShell:
@@ -47,7 +52,7 @@ def serve(connection: socket.socket) -> None:
         send(connection, {"starts": number})
         send(connection, {"ran": number, "error": _run(source)})
     send(connection, {"ready": True})
-    answer = Answer(EXERCISES.get(job["exercise"]))
+    answer = Answer(EXERCISES.get(job["exercise"]), connection)
     while True:
         request, arrays = receive(connection)
         tried = f"to {request['do']} what the cell defines"
@@ -71,8 +76,8 @@ def _run(source: str) -> str | None:
 class Answer:
     """What the student's cells have defined, ready to be called. Each method answers one kind of request."""
 
-    def __init__(self, exercise: PublicExercise | None) -> None:
-        self.exercise = exercise
+    def __init__(self, exercise: PublicExercise | TestExercise | None, connection: socket.socket) -> None:
+        self.exercise, self.connection = exercise, connection
         self.subject: object = None
 
     def defines(self, arrays: dict, name: str) -> tuple[dict, dict]:
@@ -96,6 +101,10 @@ class Answer:
         except CheckFailed as failed:
             facts["error"] = _lines(failed)
         return facts, results
+
+    def call_as(self, arrays: dict, exercise: str, **request: object) -> tuple[dict, dict]:
+        """Build and call the answer as another exercise says."""
+        return Answer(EXERCISES[exercise], self.connection).call(arrays, build=True, **request)
 
     def call(
         self,
@@ -139,6 +148,45 @@ class Answer:
             else:
                 reply["kinds"][output] = kind(value)[:TEXT]
         return reply, results | {f"after/{key}": _array(tensor) for key, tensor in given.items()}
+
+    def shapes(self, arrays: dict, name: str, source: str) -> tuple[dict, dict]:
+        """Run a watched copy of the cell that defines the answer; tell the shapes that its lines have made."""
+        given = {key: torch.from_numpy(array.copy()) for key, array in arrays.items()}
+
+        def run(answer: object) -> None:
+            for _ in self.exercise.call(self.exercise.build(answer, given), given):
+                pass
+
+        return {"observations": observe(source, name, SHELL.user_ns, run)}, {}
+
+    def read(self, arrays: dict, source: str, observations: list[dict]) -> tuple[dict, dict]:
+        """Tell what is wrong with the shape comments of a cell; asked of a process that has run no cell."""
+        return {
+            "findings": [[finding.line, finding.kind, finding.text] for finding in findings(source, observations)]
+        }, {}
+
+    def test(self, arrays: dict, name: str) -> tuple[dict, dict]:
+        """Run a student's test on a function that the judge computes; tell what became of it."""
+        return outcome_of(SHELL.user_ns[name], self._computed), {}
+
+    def _computed(self, *arguments: Tensor, **options: Tensor) -> Tensor:
+        """Return what the judge makes of the arguments, or raise what it raises."""
+        given = {str(place): argument for place, argument in enumerate(arguments)} | options
+        for place, tensor in given.items():
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"argument {place} must be a tensor, got {type(tensor).__name__}.")
+        # What NumPy has no type for goes as float32, and comes back as what it was.
+        coarse = any(tensor.dtype == torch.bfloat16 for tensor in given.values())
+        plain = {name: tensor.float() if coarse else tensor for name, tensor in given.items()}
+        send(
+            self.connection, {"wants": list(plain)}, {name: each.detach().cpu().numpy() for name, each in plain.items()}
+        )
+        reply, found = receive(self.connection)
+        if reply["error"]:
+            kind_of_error, message = reply["error"]
+            raise ERRORS.get(kind_of_error, RuntimeError)(message)
+        result = torch.from_numpy(found["result"])
+        return result.bfloat16() if coarse else result
 
     def _tried(self, given: Inputs, build: bool) -> str:
         return self.exercise.tried(given, next(iter(self.exercise.axes)))

@@ -4,7 +4,24 @@ Each takes what your cell defines: `checks.self_attention(SelfAttention)`. They 
 and hold no solution.
 """
 
-from transformer_lm.checks.multi_head_attention import MULTI_HEAD_ATTENTION, multi_head_attention
+from collections.abc import Callable
+
+from transformer_lm.checks.causal_attention import (
+    CAUSAL_MASK,
+    MASKED_SELF_ATTENTION,
+    MULTI_HEAD_ATTENTION_LAYER,
+    causal_mask,
+    masked_self_attention,
+    multi_head_attention_layer,
+)
+from transformer_lm.checks.decoder_block import DECODER_BLOCK, decoder_block
+from transformer_lm.checks.multi_head_attention import (
+    MULTI_HEAD_ATTENTION,
+    MULTI_HEAD_DROPOUT,
+    multi_head_attention,
+    multi_head_mask,
+    multi_head_scores,
+)
 from transformer_lm.checks.report import CheckFailed
 from transformer_lm.checks.self_attention import (
     ATTENTION_SCORES,
@@ -16,16 +33,49 @@ from transformer_lm.checks.self_attention import (
     self_attention,
     self_attention_layers,
 )
+from transformer_lm.checks.shape_comments import check_shape_comments
+from transformer_lm.checks.student_test import STUDENT_TEST, student_test
+from transformer_lm.checks.style import short_forward, style
 
-EXERCISES = {exercise.id: exercise for exercise in (KQV, ATTENTION_SCORES, SELF_ATTENTION, MULTI_HEAD_ATTENTION)}
+EXERCISES = {
+    exercise.id: exercise
+    for exercise in (
+        KQV,
+        ATTENTION_SCORES,
+        SELF_ATTENTION,
+        STUDENT_TEST,
+        CAUSAL_MASK,
+        MASKED_SELF_ATTENTION,
+        MULTI_HEAD_ATTENTION_LAYER,
+        MULTI_HEAD_ATTENTION,
+        MULTI_HEAD_DROPOUT,
+        DECODER_BLOCK,
+    )
+}
+
+
+def shape_comments(exercise: str, answer: Callable) -> None:
+    """Check the comments in the student's cell that give shapes, for the exercise with that id."""
+    check_shape_comments(EXERCISES[exercise], answer)
+
 
 __all__ = [
     "EXERCISES",
     "CheckFailed",
     "attention_scores",
+    "causal_mask",
+    "decoder_block",
     "kqv",
     "kqv_parameters",
+    "masked_self_attention",
     "multi_head_attention",
+    "multi_head_attention_layer",
+    "multi_head_mask",
+    "multi_head_scores",
     "self_attention",
     "self_attention_layers",
+    "shape_comments",
+    "short_forward",
+    "student_test",
+    "style",
 ]

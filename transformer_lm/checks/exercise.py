@@ -5,7 +5,7 @@ values and the grading agree on: names, sizes, weights, order of arguments. No s
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -32,10 +32,11 @@ class PublicExercise:
     """What everybody may know about an exercise.
 
     `axes` holds the names of the outputs, in order, and the names of their axes; `trains` those outputs whose gradient
-    matters. `reads` holds the inputs that are given with each call, batch first: the other inputs are weights. `build`
-    makes from an answer and the inputs what is to be called, usually a module with those weights; `call` yields its
-    outputs one after the other; `tried` says in words how an output was made. `products` is the number of matrix
-    products that one call may take, where the exercise sets one.
+    matters. `reads` holds the inputs that are given with each call, batch first, unless it is not `batched`: the other
+    inputs are weights. `build` makes from an answer and the inputs what is to be called, usually a module with those
+    weights; `call` yields its outputs one after the other; `tried` says in words how an output was made. `products` is
+    the number of matrix products that one call may take, where the exercise sets one; `about` names what is checked, if
+    not everything.
     """
 
     id: str
@@ -46,6 +47,17 @@ class PublicExercise:
     call: Callable[[object, Inputs], Iterator[Tensor]]
     tried: Callable[[Inputs, str], str]
     products: int | None = None
+    batched: bool = True
+    about: str = ""
+
+    def only(self, output: str, about: str) -> "PublicExercise":
+        """Return the exercise with nothing but one of its outputs to look at; `about` names it in words."""
+
+        def call(subject: object, inputs: Inputs) -> Iterator[Tensor]:
+            outputs = zip(self.axes, self.call(subject, inputs), strict=False)
+            yield next(value for name, value in outputs if name == output)
+
+        return replace(self, axes={output: self.axes[output]}, trains=(), call=call, about=about)
 
     def check(self, answer: object) -> None:
         """Print one line if the answer is right however it is called, else raise CheckFailed."""
@@ -55,16 +67,16 @@ class PublicExercise:
         self._check_again(lambda given: subject, first, CALLED_AGAIN)
         if isinstance(subject, nn.Module):
             subject.eval()
-        b = len(first.inputs[self.reads[0]])
-        for case, hint in (
-            (first, EVAL_MODE),
-            (self._changed(first, lambda tensor: tensor[: len(tensor) // b]), ONE_SEQUENCE),
-            (self._changed(first, lambda tensor: tensor.mT.contiguous().mT), STRIDED),
-            (other_length, OTHER_LENGTH),
-        ):
+        ways = [(first, EVAL_MODE)]
+        if self.batched:
+            b = len(first.inputs[self.reads[0]])
+            ways.append((self._changed(first, lambda tensor: tensor[: len(tensor) // b]), ONE_SEQUENCE))
+            ways.append((self._changed(first, lambda tensor: tensor.mT.contiguous().mT), STRIDED))
+        for case, hint in (*ways, (other_length, OTHER_LENGTH)):
             self._check_again(lambda given: subject, case, hint)
         self._check_again(lambda given: self._built(answer, given), other_sizes, OTHER_SIZES)
-        passed(self.id, "right for every size tried, and gradients flow.")
+        right = f"{self.about} right for every size tried".strip()
+        passed(self.id, f"{right}, and gradients flow." if self.trains else f"{right}.")
 
     def _check_thoroughly(self, answer: object, case: Case, hints: dict[str, str]) -> object:
         """Check outputs, gradients and that the inputs stay as they are; return what was built."""
@@ -80,7 +92,7 @@ class PublicExercise:
                 hint = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
                 raise CheckFailed(tried, f"{name} is changed by the call", f"{name} as it was before", hint)
         with described_errors(tried, "outputs from which gradients flow back"):
-            compare_gradients(tried, leaves, outputs, case.gradients)
+            compare_gradients(tried, leaves, outputs, {name: case.gradients[name] for name in self.trains})
         return subject
 
     def _check_again(self, subject_for: Callable[[Inputs], object], case: Case, hint: str) -> None:

@@ -1,6 +1,7 @@
-"""Check of topic 02: several heads, with and without a causal mask."""
+"""Checks of topic 02: several heads, with and without a causal mask."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -9,6 +10,8 @@ from transformer_lm.checks.exercise import Inputs, PublicExercise, load_paramete
 from transformer_lm.checks.report import CheckFailed, kind
 from transformer_lm.shapes import describe
 
+ALMOST_ALL = 1 - 2**-30  # a dropout that leaves nothing over; with 1 itself some would divide by 0
+
 
 def _sizes(inputs: Inputs) -> tuple[int, int, int]:
     hidden, input_size = inputs["q_weight"].shape
@@ -16,31 +19,41 @@ def _sizes(inputs: Inputs) -> tuple[int, int, int]:
 
 
 def _tried(inputs: Inputs, output: str) -> str:
-    sizes = ", ".join(map(str, _sizes(inputs))) + (", causal=True" if output.endswith("_causal") else "")
-    x = describe("x", inputs["x"], "b n input_size") + (", return_attention=True" if "weights" in output else "")
-    return f"MultiHeadSelfAttention({sizes}) with frozen weights on {x}"
+    name, _, suffix = output.partition("_")
+    options = {"causal": ", causal=True", "dropped": ", dropout=1", "undropped": ", dropout=1", "half": ", dropout=0.5"}
+    mode = {"dropped": " in train mode", "undropped": " in eval mode", "half": " in train mode"}
+    sizes = ", ".join(map(str, _sizes(inputs)))
+    x = describe("x", inputs["x"], "b n input_size") + (", return_attention=True" if name == "weights" else "")
+    made = f"MultiHeadSelfAttention({sizes}{options.get(suffix, '')}){mode.get(suffix, '')}"
+    return f"{made} with frozen weights on {x}"
+
+
+def _weights_by_name(inputs: Inputs) -> Inputs:
+    layers = ("k", "q", "v", "mix")
+    return {f"{layer}.{part}": inputs[f"{layer}_{part}"] for layer in layers for part in ("weight", "bias")}
 
 
 def _build(answer: Callable, inputs: Inputs) -> nn.ModuleDict:
-    """Return two modules with the same weights, one that sees everything and a causal one."""
-    layers = ("k", "q", "v", "mix")
-    weights = {f"{layer}.{part}": inputs[f"{layer}_{part}"] for layer in layers for part in ("weight", "bias")}
-    full, causal = answer(*_sizes(inputs)), answer(*_sizes(inputs), causal=True)
+    """Return three modules with the same weights: one that sees everything, a causal one, one with dropout."""
+    weights = _weights_by_name(inputs)
+    options = {"full": {}, "causal": {"causal": True}, "dropped": {"dropout": ALMOST_ALL}}
     return nn.ModuleDict(
         {
-            "full": load_parameters(full, weights, _tried(inputs, "output")),
-            "causal": load_parameters(causal, weights, _tried(inputs, "output_causal")),
+            name: load_parameters(answer(*_sizes(inputs), **given), weights, _tried(inputs, f"output_{name}"))
+            for name, given in options.items()
         }
     )
 
 
 def _call(subject: nn.ModuleDict, inputs: Inputs) -> Iterator[Tensor]:
-    plain = subject["full"](inputs["x"])
-    yield plain
-    plain_causal = subject["causal"](inputs["x"])
-    yield plain_causal
-    yield _weights(subject["full"], plain, inputs, "weights")
-    yield _weights(subject["causal"], plain_causal, inputs, "weights_causal")
+    for name, suffix in (("full", ""), ("causal", "_causal")):
+        plain = subject[name](inputs["x"])
+        yield plain
+        yield _weights(subject[name], plain, inputs, f"weights{suffix}")
+    dropped, mode = subject["dropped"], subject.training
+    yield dropped.train()(inputs["x"])
+    yield dropped.eval()(inputs["x"])
+    dropped.train(mode)
 
 
 def _weights(module: nn.Module, plain: Tensor, inputs: Inputs, output: str) -> Tensor:
@@ -56,7 +69,14 @@ def _weights(module: nn.Module, plain: Tensor, inputs: Inputs, output: str) -> T
 
 MULTI_HEAD_ATTENTION = PublicExercise(
     id="multi-head-attention",
-    axes={"output": "b n hidden", "output_causal": "b n hidden", "weights": "b*h i j", "weights_causal": "b*h i j"},
+    axes={
+        "output": "b n hidden",
+        "weights": "b*h i j",
+        "output_causal": "b n hidden",
+        "weights_causal": "b*h i j",
+        "output_dropped": "b n hidden",
+        "output_undropped": "b n hidden",
+    },
     trains=("output", "output_causal"),  # weights are for looking at, and may be detached
     reads=("x",),
     build=_build,
@@ -65,6 +85,36 @@ MULTI_HEAD_ATTENTION = PublicExercise(
 )
 
 
+def _build_half(answer: Callable, inputs: Inputs) -> nn.Module:
+    tried = _tried(inputs, "output_half")
+    return load_parameters(answer(*_sizes(inputs), dropout=0.5), _weights_by_name(inputs), tried)
+
+
+def _call_half(module: nn.Module, inputs: Inputs) -> Iterator[Tensor]:
+    yield module.train()(inputs["x"])
+
+
+# Its output is random: what it is made of can be told, by whoever knows the weights and the values.
+MULTI_HEAD_DROPOUT = replace(
+    MULTI_HEAD_ATTENTION,
+    id="multi-head-dropout",
+    axes={"output_half": "b n hidden"},
+    trains=(),
+    build=_build_half,
+    call=_call_half,
+)
+
+
+def multi_head_scores(answer: Callable) -> None:
+    """Check the scores of the student's `MultiHeadSelfAttention`, by the weights that come of them."""
+    MULTI_HEAD_ATTENTION.only("weights", "the scores are").check(answer)
+
+
+def multi_head_mask(answer: Callable) -> None:
+    """Check the mask of the student's `MultiHeadSelfAttention`, by the weights with causal=True."""
+    MULTI_HEAD_ATTENTION.only("weights_causal", "the mask is").check(answer)
+
+
 def multi_head_attention(answer: Callable) -> None:
-    """Check the student's `MultiHeadSelfAttention`: outputs and weights, with and without a causal mask."""
+    """Check all of the student's `MultiHeadSelfAttention`: outputs and weights, mask and dropout."""
     MULTI_HEAD_ATTENTION.check(answer)

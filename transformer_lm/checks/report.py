@@ -63,12 +63,15 @@ def described(error: Exception) -> tuple[str, str]:
     if isinstance(error, NotImplementedError) and theirs and not message:
         return f"raises NotImplementedError in {theirs[-1].name}", "Replace that line by your code."
     where = f" in `{theirs[-1].line}`" if theirs and theirs[-1].line else ""
-    yours = f"raises {type(error).__name__}{where}: {message}"
+    yours = f"raises {type(error).__name__}{where}: {message}".rstrip(": ")
     if "inplace operation" in message:
         return (
             yours,
             "A tensor that the gradient needs was changed in place: make a new one instead of `+=` and the like.",
         )
+    if "view size is not compatible" in message:
+        hint = "The sizes fit, the order in memory does not: after `transpose`, `view` cannot cut and `reshape` can."
+        return yours, hint
     if not where:
         return yours, "No line of yours was reached: compare the names and arguments of your `def` with the given ones."
     if isinstance(error, RuntimeError | IndexError) and re.search("size|shape|dimension", message):

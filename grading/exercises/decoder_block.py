@@ -1,0 +1,358 @@
+"""Exercise of topic 02: a block of the decoder, two parts with a norm before and a residual around each."""
+
+import random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grading.judge import values
+from grading.mistakes import IN_PLACE, misbehaviours, only_in_training
+from grading.properties import SEQUENCES_APART, input_matters
+from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.decoder_block import DECODER_BLOCK
+from transformer_lm.checks.exercise import OTHER_SIZES
+
+NORMS = ("attention_norm", "mlp_norm")
+
+
+def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
+    """Return an input, the weights of the two norms, and those of what stands for attention and MLP."""
+    hidden, width = sizes["hidden"], sizes["width"]
+    case = {"x": dyadic(rng, sizes["b"], sizes["n"], hidden, bound=2 * sizes.get("magnitude", 1))}
+    for norm in NORMS:
+        case[f"{norm}_weight"] = 1 + dyadic(rng, hidden, bound=0.75)
+        case[f"{norm}_bias"] = dyadic(rng, hidden, bound=1)
+    for layer, size_in, size_out in (("attention", hidden, hidden), ("up", hidden, width), ("down", width, hidden)):
+        case[f"{layer}_weight"] = dyadic(rng, size_out, size_in, bound=0.75)
+        case[f"{layer}_bias"] = dyadic(rng, size_out, bound=1)
+    return case
+
+
+def reference(case: Arrays) -> Arrays:
+    """Return x plus what its positions read, plus what each then makes of it."""
+
+    def normalised(x: NDArray[np.float64], norm: str) -> NDArray[np.float64]:
+        centred = x - x.mean(axis=-1, keepdims=True)
+        deviation = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + 1e-5)
+        return centred / deviation * case[f"{norm}_weight"] + case[f"{norm}_bias"]
+
+    def linear(x: NDArray[np.float64], layer: str) -> NDArray[np.float64]:
+        return x @ case[f"{layer}_weight"].T + case[f"{layer}_bias"]
+
+    x = case["x"]
+    counts = np.arange(1, x.shape[1] + 1)[:, None]
+    attended = x + linear(np.cumsum(normalised(x, "attention_norm"), axis=1) / counts, "attention")
+    thought = linear(np.maximum(linear(normalised(attended, "mlp_norm"), "up"), 0), "down")
+    return {"output": attended + thought}
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+INIT = """\
+class TransformerDecoderBlock(nn.Module):
+    def __init__(self, hidden, attention, mlp):
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(hidden)
+        self.attention = attention
+        self.mlp_norm = nn.LayerNorm(hidden)
+        self.mlp = mlp
+
+"""
+
+FORWARD = """\
+    def forward(self, x):
+        attended = x + self.attention(self.attention_norm(x))
+        return attended + self.mlp(self.mlp_norm(attended))
+"""
+
+MODEL_ANSWER = INIT + FORWARD
+
+READ = "x + self.attention(self.attention_norm(x))"
+THINK = "attended + self.mlp(self.mlp_norm(attended))"
+
+
+def wrong(name: str, hint: str, read: str = READ, think: str = THINK) -> WrongAnswer:
+    """Return the answer that computes one of its two lines otherwise."""
+    return edited(name, hint, MODEL_ANSWER, (READ, read), (THINK, think))
+
+
+WRONG = (
+    wrong(
+        "no-residual",
+        "There is no residual: each part's output takes the place of its input, in place of being added to it.",
+        read="self.attention(self.attention_norm(x))",
+        think="self.mlp(self.mlp_norm(attended))",
+    ),
+    wrong(
+        "no-residual-around-attention",
+        "The residual around attention is missing: its output takes the place of x, in place of being added.",
+        read="self.attention(self.attention_norm(x))",
+    ),
+    wrong(
+        "no-residual-around-mlp",
+        "The residual around the MLP is missing: its output takes the place of its input, in place of being added.",
+        think="self.mlp(self.mlp_norm(attended))",
+    ),
+    wrong(
+        "residual-of-the-normalised",
+        "The normalised x is added: the residual goes around the norm too, from x as it came in.",
+        read="self.attention_norm(x) + self.attention(self.attention_norm(x))",
+        think="self.mlp_norm(attended) + self.mlp(self.mlp_norm(attended))",
+    ),
+    wrong(
+        "residual-of-the-normalised-before-attention",
+        "Around attention the normalised x is added: the residual goes around the norm too.",
+        read="self.attention_norm(x) + self.attention(self.attention_norm(x))",
+    ),
+    wrong(
+        "residual-of-the-normalised-before-mlp",
+        "Around the MLP its normalised input is added: the residual goes around the norm too.",
+        think="self.mlp_norm(attended) + self.mlp(self.mlp_norm(attended))",
+    ),
+    wrong(
+        "input-added-again",
+        "The second residual adds x as it came into the block: what attention has found is lost.",
+        think="x + self.mlp(self.mlp_norm(attended))",
+    ),
+    wrong(
+        "residual-added-twice",
+        "The residual around attention is added once more at the end: it is part of the second one already.",
+        think="x + attended + self.mlp(self.mlp_norm(attended))",
+    ),
+    wrong(
+        "subtracted",
+        "The parts are subtracted: what they find should be added.",
+        read="x - self.attention(self.attention_norm(x))",
+        think="attended - self.mlp(self.mlp_norm(attended))",
+    ),
+    wrong(
+        "averaged",
+        "Input and output of a part are averaged: add them, and do not halve.",
+        read="(x + self.attention(self.attention_norm(x))) / 2",
+        think="(attended + self.mlp(self.mlp_norm(attended))) / 2",
+    ),
+    wrong(
+        "multiplied",
+        "Input and output of a part are multiplied: they should be added.",
+        read="x * self.attention(self.attention_norm(x))",
+        think="attended * self.mlp(self.mlp_norm(attended))",
+    ),
+    wrong(
+        "post-norm",
+        "The norms come after the sums, as in the first transformers: here each comes before its part.",
+        read="self.attention_norm(x + self.attention(x))",
+        think="self.mlp_norm(attended + self.mlp(attended))",
+    ),
+    wrong(
+        "norm-of-outputs",
+        "The norms are applied to what comes out of the parts: here they are for what goes in.",
+        read="x + self.attention_norm(self.attention(x))",
+        think="attended + self.mlp_norm(self.mlp(attended))",
+    ),
+    wrong(
+        "no-norm",
+        "There is no norm: both parts get their input as it is.",
+        read="x + self.attention(x)",
+        think="attended + self.mlp(attended)",
+    ),
+    wrong(
+        "no-norm-before-attention",
+        "The norm before attention is missing.",
+        read="x + self.attention(x)",
+    ),
+    wrong(
+        "no-norm-before-mlp",
+        "The norm before the MLP is missing: each part has one of its own.",
+        think="attended + self.mlp(attended)",
+    ),
+    wrong(
+        "norms-swapped",
+        "The two norms are swapped: each part has one of its own, which learns its own weights.",
+        read="x + self.attention(self.mlp_norm(x))",
+        think="attended + self.mlp(self.attention_norm(attended))",
+    ),
+    wrong(
+        "attention-norm-twice",
+        "The norm of attention is used before the MLP as well, which has one of its own.",
+        think="attended + self.mlp(self.attention_norm(attended))",
+    ),
+    wrong(
+        "mlp-norm-twice",
+        "The norm of the MLP is used before attention as well, which has one of its own.",
+        read="x + self.attention(self.mlp_norm(x))",
+    ),
+    wrong(
+        "norm-at-the-end",
+        "What comes out is normalised once more: a block ends with a sum.",
+        think="self.mlp_norm(attended + self.mlp(self.mlp_norm(attended)))",
+    ),
+    wrong(
+        "mlp-first",
+        "The MLP comes before attention: first positions read each other, then each thinks about what it has read.",
+        read="x + self.mlp(self.mlp_norm(x))",
+        think="attended + self.attention(self.attention_norm(attended))",
+    ),
+    wrong(
+        "in-parallel",
+        "Attention and MLP both read x: the MLP should think about what attention has added.",
+        think="attended + self.mlp(self.mlp_norm(x))",
+    ),
+    wrong(
+        "mlp-reads-attention-alone",
+        "The MLP reads the output of attention alone: what comes in should be added to it first.",
+        think="attended + self.mlp(self.mlp_norm(attended - x))",
+    ),
+    wrong("no-attention", "Attention has no effect: positions do not read each other.", read="x"),
+    wrong("no-mlp", "The MLP has no effect: only attention adds something.", think="attended"),
+    wrong(
+        "attention-twice",
+        "Attention comes twice, and the MLP never.",
+        think="attended + self.attention(self.mlp_norm(attended))",
+    ),
+)
+
+MISBEHAVING = (
+    *misbehaviours(MODEL_ANSWER, "TransformerDecoderBlock.forward", longer=(3, 13)),
+    only_in_training(MODEL_ANSWER, "TransformerDecoderBlock.forward"),
+    edited(
+        "adds-to-its-input",
+        IN_PLACE,
+        MODEL_ANSWER,
+        (f"attended = {READ}", "x += self.attention(self.attention_norm(x))"),
+        (THINK, "x + self.mlp(self.mlp_norm(x))"),
+    ),
+    edited(
+        "adds-to-what-the-norm-has-read",
+        IN_PLACE,
+        MODEL_ANSWER,
+        (f"return {THINK}", "attended += self.mlp(self.mlp_norm(attended))\n        return attended"),
+    ),
+    edited(
+        "forgets-the-residual-for-large-numbers",
+        OTHER_SIZES,
+        MODEL_ANSWER,
+        (READ, "x.clamp(-3, 3) + self.attention(self.attention_norm(x))"),
+    ),
+    edited(
+        "a-norm-missing",
+        "Keep __init__ as it was given: the check puts frozen weights into the two norms that it makes.",
+        MODEL_ANSWER,
+        ("self.mlp_norm = nn.LayerNorm(hidden)", "self.mlp_norm = nn.Identity()"),
+    ),
+    edited(
+        "no-module",
+        "Derive your class from nn.Module, and give the check the class itself.",
+        MODEL_ANSWER,
+        ("(nn.Module)", ""),
+    ),
+    edited(
+        "nothing-returned",
+        "Return output as one tensor.",
+        MODEL_ANSWER,
+        (f"return {THINK}", THINK),
+    ),
+)
+
+FORWARDS = {
+    "x-again-and-again": """\
+    def forward(self, x):
+        x = x + self.attention(self.attention_norm(x))
+        x = x + self.mlp(self.mlp_norm(x))
+        return x
+""",
+    "step-by-step": """\
+    def forward(self, x):
+        residual = x
+        x = self.attention_norm(x)
+        x = self.attention(x)
+        x = residual + x
+        residual = x
+        x = self.mlp_norm(x)
+        x = self.mlp(x)
+        return residual + x
+""",
+    "loop-over-parts": """\
+    def forward(self, x):
+        for norm, part in ((self.attention_norm, self.attention), (self.mlp_norm, self.mlp)):
+            x = part(norm(x)) + x
+        return x
+""",
+    "one-sum": """\
+    def forward(self, x):
+        read = self.attention(self.attention_norm(x))
+        thought = self.mlp(self.mlp_norm(x + read))
+        return x + read + thought
+""",
+    "torch-add": """\
+    def forward(self, x):
+        x = torch.add(x, self.attention(self.attention_norm(x)))
+        return torch.add(x, self.mlp(self.mlp_norm(x)))
+""",
+    "in-place-on-a-copy": """\
+    def forward(self, x):
+        output = x.clone()
+        output += self.attention(self.attention_norm(x))
+        return output.clone().add_(self.mlp(self.mlp_norm(output)))
+""",
+    "functional-norm": """\
+    def normalised(self, x, norm):
+        return F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+    def forward(self, x):
+        x = x + self.attention(self.normalised(x, self.attention_norm))
+        return x + self.mlp(self.normalised(x, self.mlp_norm))
+""",
+    "norm-by-hand": """\
+    def normalised(self, x, norm):
+        variance, mean = torch.var_mean(x, dim=-1, keepdim=True, correction=0)
+        return (x - mean) / torch.sqrt(variance + norm.eps) * norm.weight + norm.bias
+
+    def forward(self, x):
+        x = x + self.attention(self.normalised(x, self.attention_norm))
+        return x + self.mlp(self.normalised(x, self.mlp_norm))
+""",
+    "residual-function": """\
+    def forward(self, x):
+        def with_residual(part, norm, x):
+            return x + part(norm(x))
+
+        return with_residual(self.mlp, self.mlp_norm, with_residual(self.attention, self.attention_norm, x))
+""",
+    "one-sequence-at-a-time": """\
+    def forward(self, x):
+        rows = []
+        for sequence in x.split(1):
+            sequence = sequence + self.attention(self.attention_norm(sequence))
+            rows.append(sequence + self.mlp(self.mlp_norm(sequence)))
+        return torch.cat(rows)
+""",
+    "mlp-position-by-position": """\
+    def forward(self, x):
+        x = x + self.attention(self.attention_norm(x))
+        thoughts = [self.mlp(self.mlp_norm(position)) for position in x.unbind(dim=1)]
+        return x + torch.stack(thoughts, dim=1)
+""",
+    "sequential": """\
+    def forward(self, x):
+        x = x + nn.Sequential(self.attention_norm, self.attention)(x)
+        return x + nn.Sequential(self.mlp_norm, self.mlp)(x)
+""",
+}
+
+DECODER_BLOCK_RECORD = ValueRecord(
+    public=DECODER_BLOCK,
+    title="A block of the decoder",
+    defines="TransformerDecoderBlock",
+    parts=(Part("decoder-block-check", 2, values),),
+    hides=("modeling_transformer.TransformerDecoderBlock",),
+    properties=(SEQUENCES_APART, input_matters("output")),
+    first_sizes={"b": 2, "n": 5, "hidden": 7, "width": 11},
+    other_length={"b": 3, "n": 13},
+    other_sizes={"b": 4, "n": 6, "hidden": 10, "width": 13, "magnitude": 4},
+    draw=draw,
+    reference=reference,
+    model_answer=MODEL_ANSWER,
+    wrong=WRONG,
+    misbehaving=MISBEHAVING,
+    right={name: INIT + forward for name, forward in FORWARDS.items()},
+)

@@ -1,0 +1,208 @@
+"""Marks for form: shape comments, style and length, taken off or added, and never more than there is."""
+
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from grading.answers import Cell
+from grading.exercises import records
+from grading.judge import judge
+from grading.record import SETUP
+from grading.sandbox import missing_walls
+from grading.workers import answer_server
+from transformer_lm import checks
+from transformer_lm.checks.style import statements, style_findings
+
+REDUCED = bool(missing_walls())  # these answers are our own, so they may be judged everywhere
+HEAD = records()["self-attention"]
+HEADS = records()["multi-head-attention"]
+SHORT = HEAD.right["bmm-in-three-lines"]
+
+
+def points(record, *sources: str) -> dict[str, float]:
+    """Return the points of each part, by the end of its name."""
+    cells = [Cell(number, source) for number, source in enumerate([SETUP, *sources])]
+    result = judge(record, cells, answer_server("01_self_attention", REDUCED), seed=1, solution=len(sources))
+    return {part.name.removeprefix(record.id).removeprefix("-check"): part.points for part in result.parts}
+
+
+def uncommented(source: str) -> str:
+    return (
+        "\n".join(line.partition("  #")[0] for line in source.splitlines() if not line.strip().startswith("#")) + "\n"
+    )
+
+
+def test_a_short_and_right_answer_gets_an_extra_point():
+    assert points(HEAD, SHORT) == {"-layers": 1, "": 3, "-shapes": 0, "-style": 0, "-length": 1}
+    assert points(HEAD, HEAD.model_answer)["-length"] == 0  # four statements
+
+
+def test_a_short_and_wrong_answer_gets_no_extra_point():
+    assert points(HEAD, SHORT.replace("dim=-1", "dim=0"))["-length"] == 0
+    assert (
+        points(HEAD, SHORT.replace(" = ", "=", 1))["-length"] == 0
+    )  # what is taken off for style leaves it less than full
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        "    def rest(self, q, k, v):\n        s = q @ k.mT\n        return s @ v\n",
+        "\n\ndef helper(q, k):\n    s = q @ k.mT\n    return s\n",
+        "    rest = lambda self, x: x\n    more = lambda self, x: x\n",
+    ],
+    ids=["method", "function", "lambda"],
+)
+def test_what_is_moved_out_of_forward_counts(moved):
+    assert statements(SHORT, "SelfAttention") == 3
+    assert statements(SHORT + moved, "SelfAttention") >= 5
+
+
+def test_no_more_is_taken_off_than_there_is():
+    untidy = uncommented(HEAD.wrong[-1].source).replace(" = ", "=")
+    got = points(HEAD, untidy)
+    assert (got["-layers"], got[""]) == (1, 0)
+    assert (got["-shapes"], got["-style"]) == (-1, 0)
+    assert sum(points(HEADS, "class MultiHeadSelfAttention: pass").values()) == 0
+
+
+def test_what_is_hidden_from_the_marks_for_form_is_marked_down():
+    executed = f"exec({uncommented(HEAD.model_answer)!r})"
+    assert points(HEAD, executed) == {"-layers": 1, "": 3, "-shapes": -1, "-style": -1, "-length": 0}
+    long = HEAD.model_answer + "# " + "x" * 30_000 + "\n"
+    assert points(HEAD, long)["-shapes"] == -1
+
+
+UNTIDY = """\
+class Base(nn.Module):
+    def __init__(self,input_size,hidden):
+        super().__init__()
+        self.k,self.q,self.v=(nn.Linear(input_size,hidden) for _ in range(3))
+
+    def forward(self,x):
+        k,q,v=self.k(x),self.q(x),self.v(x)
+        s=q@k.mT/k.shape[-1]**.5
+        w=s.softmax(-1)
+        return w@v
+"""
+LEAN = 'class SelfAttention(Base):\n    """A head."""  # (b, n, d)\n'
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        [UNTIDY, LEAN],
+        [UNTIDY, LEAN + "\n    def forward(self, x):\n        return super().forward(x)  # (b, n, hidden)\n"],
+        [UNTIDY.replace("Base", "SelfAttention"), LEAN.replace("Base", "SelfAttention")],
+        [UNTIDY + "\n\ndef swap(other):\n    return Base\n", "@swap\n" + LEAN.replace("Base", "nn.Module")],
+    ],
+    ids=["base", "super", "same-name", "decorator"],
+)
+def test_nothing_is_gained_by_writing_an_answer_in_another_cell(sources):
+    got = points(HEAD, *sources)
+    assert (got[""], got["-shapes"], got["-style"], got["-length"]) == (3, -1, -1, 0)
+
+
+def test_helpers_in_another_cell_are_looked_at_too():
+    helper = """\
+def attend(q, k, v):
+    scores = q @ k.mT / q.shape[-1] ** 0.5{comment}
+    weights = scores.softmax(-1){comment}
+    return weights @ v  # (b, n, hidden)
+"""
+    answer = HEAD.model_answer[: HEAD.model_answer.index("    def forward")] + (
+        "    def forward(self, x):\n        return attend(self.q(x), self.k(x), self.v(x))  # (b, n, hidden)\n"
+    )
+    assert points(HEAD, helper.format(comment="  # (b, n, n)"), answer)["-shapes"] == 0
+    got = points(HEAD, helper.format(comment=""), answer)
+    assert (got[""], got["-shapes"], got["-length"]) == (3, -1, 0)
+
+
+def test_what_other_exercises_ask_for_is_no_helper():
+    cells = [
+        Cell(0, SETUP),
+        Cell(1, "def attention_scores(q,k): return q@k.mT/q.shape[-1]**.5", frozenset({"attention_scores"})),
+    ]
+    answer = SHORT.replace("torch.bmm(q, k.mT) / q.shape[-1] ** 0.5", "attention_scores(q, k)")
+    result = judge(HEAD, [*cells, Cell(2, answer)], answer_server("01_self_attention", REDUCED), seed=1, solution=2)
+    assert result.points == 5
+
+
+def test_a_cell_that_is_too_long_costs_nobody_else_a_point():
+    for long in ("# " + "x" * 5_000_000, "x=1\n" * 900_000, "%a\n" * 20_000):
+        assert points(HEAD, long, HEAD.model_answer)[""] == 3
+
+
+def test_comments_that_take_for_ever_to_read_are_marked_down_in_time():
+    groups = " ".join(f"(q*q+{i}, q*q+{i + 1}, q*q+{i + 2})" for i in range(20))
+    line = f"        y = torch.empty(1).expand([9999] * 3)  # {groups}\n        k, q, v ="
+    start = time.monotonic()
+    points(HEAD, HEAD.model_answer.replace("        k, q, v =", line))
+    assert time.monotonic() - start < 60  # it has ten seconds
+
+
+@pytest.mark.parametrize(
+    "trick",
+    [
+        "import ast\nast.parse = None",
+        "import sys\nsys.modules['answering'].observe = lambda *arguments: []",
+        "import sys\nsys.modules['answering'].observe = lambda *arguments: 7",
+        "import sys\nsys.modules['answering'].observe = lambda *arguments: [{'function': 1}] * 9",
+    ],
+)
+def test_nobody_is_spared_comments_by_breaking_what_watches_shapes(trick):
+    assert points(HEAD, trick, uncommented(HEAD.model_answer))["-shapes"] == -1
+
+
+def test_comments_that_are_right_are_not_marked_down_because_of_other_cells():
+    habits = "%matplotlib inline\ntorch.set_default_dtype(torch.float64)\nx = 3"
+    assert points(HEAD, habits, "%time\n\n" + HEAD.model_answer) == points(HEAD, HEAD.model_answer)
+
+
+def test_a_stub_as_it_is_released_follows_pep_8():
+    for topic in ("01_self_attention", "02_multi_head_attention"):
+        notebook = nbformat.read(f"release/{topic}/{topic}.ipynb", as_version=4)
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                assert style_findings(cell.source) == [], cell.id
+
+
+def test_a_style_finding_has_its_line_and_its_code():
+    assert style_findings("x=1\n\ny = [1,2]\n") == [
+        (1, "E225 missing whitespace around operator"),
+        (3, "E231 missing whitespace after ','"),
+    ]
+    assert style_findings("%time\nx = 1\n!ls\n# a comment") == []
+    assert style_findings(f"x = '{'a' * 113}'\n") == []
+    assert style_findings(f"x = '{'a' * 115}'\n") == [(1, "E501 line too long (121 > 120 characters)")]
+    assert style_findings("def broken(:\n") != []
+
+
+def written(folder: Path, text: str) -> type:
+    """Return the class `Tidy` as a cell with that text would define it."""
+    path = folder / f"cell_{len(text)}.py"
+    path.write_text(text)
+    namespace: dict = {}
+    exec(compile(text, path, "exec"), namespace)
+    return namespace["Tidy"]
+
+
+TIDY = "class Tidy:\n    def forward(self, x):\n        return x\n"
+
+
+def test_the_check_of_style_says_what_to_mend(tmp_path, capsys):
+    checks.style(written(tmp_path, TIDY))
+    assert capsys.readouterr().out == "✓ style: the cell follows PEP 8.\n"
+    with pytest.raises(checks.CheckFailed) as caught:
+        checks.style(written(tmp_path, "x=1\n" * 6 + TIDY))
+    assert caught.value.yours.startswith("line 1: E225 missing whitespace around operator; line 2: ")
+    assert caught.value.yours.endswith("; and 3 more")
+
+
+def test_the_check_of_length_tells_and_never_fails(tmp_path, capsys):
+    checks.short_forward(written(tmp_path, TIDY))
+    assert capsys.readouterr().out == "✓ short forward: 1 statement, worth an extra point if all the rest is right.\n"
+    checks.short_forward(written(tmp_path, TIDY.replace("return x", "x = x\n        " * 3 + "return x")))
+    assert capsys.readouterr().out == "Your forward is 4 statements long; the extra point is for 3 or fewer.\n"
