@@ -39,7 +39,7 @@ class AnswerEnded(Exception):
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell of a submission, by its place in the notebook; `given` are the names that it defines as released."""
+    """A code cell of a submission, by its place in the notebook; `given` are the names that exercises ask for."""
 
     number: int
     source: str
@@ -183,7 +183,7 @@ class Answer:
     def source_of(self, name: str) -> str:
         """Return the text of the last cell that defines a function or class, after cells with helpers that it uses.
 
-        Helpers are what other cells define beyond what is asked for there. Empty if no cell defines the name, or one
+        Helpers are what other cells define beyond what exercises ask for. Empty if no cell defines the name, or one
         that takes part is too long to be read.
         """
         defined = {cell: defined_names(cell.source) for cell in self._cells if len(cell.source) <= LONGEST_READ}

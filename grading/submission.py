@@ -59,13 +59,12 @@ def cells_before(submitted: NotebookNode, released: NotebookNode, check: str) ->
     take long; a stub would undo an answer that was given in another cell.
     """
     untouched = {cell.source.strip() for cell in released.cells if not marks(cell).get("locked")}
-    given = {marks(cell).get("grade_id"): defined_names(cell.source) for cell in released.cells if marks(cell)}
+    given = frozenset().union(*(defined_names(cell.source) for cell in released.cells if cell.cell_type == "code"))
     cells = []
     for number, cell in enumerate(submitted.cells):
         if marks(cell).get("grade_id") == check:
             break
         left_out = is_check(cell) or (not marks(cell).get("locked") and cell.source.strip() in untouched)
         if cell.cell_type == "code" and not left_out:
-            names = given.get(marks(cell).get("grade_id"), frozenset())
-            cells.append(Cell(number, cell.source, names))
+            cells.append(Cell(number, cell.source, given))
     return cells

@@ -173,7 +173,7 @@ def test_odd_files_are_repaired_or_left_to_a_person_and_cost_nobody_else_a_grade
         "odd-huge": 9,
         "odd-kernel": 9,
         "odd-points": 9,
-        "odd-merged": 7.75,  # two answers, without two lines between them, in a cell that is no longer short
+        "odd-merged": 9,
         "odd-reversed": 9,
         "odd-nothing": 0,
         "odd-binary": 0,
