@@ -1,8 +1,10 @@
 """The package behind the course: attention from its formula up, and checks that name your mistake.
 
 Read in this order: `attention.py` (the functions), `modeling_attention.py` (the same as PyTorch modules),
-`modeling_transformer.py` (what is built of them), `device.py` (where tensors live), `checks/` (what tells you whether
-your answer is right), `mine.py` (what keeps your answers for later notebooks).
+`modeling_transformer.py` (what is built of them), `modeling_classifier.py` (classifiers of sequences), `datasets.py`,
+`batching.py` and `classification.py` (what these are trained on, and how), `results.py` (tables and curves),
+`device.py` (where tensors live), `checks/` (what tells you whether your answer is right), `mine.py` (what keeps your
+answers for later notebooks). `downloads.py` fetches corpora, `search.py` tunes: both only when asked.
 Importing the package loads nothing but torch; figures and frozen values are read when asked for.
 """
 
@@ -13,15 +15,20 @@ from transformer_lm.modeling_attention import (
     SelfAttention,
     SimpleSelfAttention,
 )
-from transformer_lm.modeling_transformer import TransformerDecoderBlock
+from transformer_lm.modeling_classifier import SequenceClassifier, make_classifier
+from transformer_lm.modeling_transformer import PositionEmbedding, TransformerDecoderBlock, TransformerEncoderBlock
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CausalSelfAttention",
     "MultiHeadSelfAttention",
+    "PositionEmbedding",
     "SelfAttention",
+    "SequenceClassifier",
     "SimpleSelfAttention",
     "TransformerDecoderBlock",
+    "TransformerEncoderBlock",
     "best_device",
+    "make_classifier",
 ]

@@ -58,7 +58,7 @@ class SelfAttention(nn.Module):
         """
         _check_input(x, self.k.in_features)
         queries, keys, values = self.q(x), self.k(x), self.v(x)
-        mask = _mask_of_padding(x, visible)
+        mask = None if visible is None else _mask_of_padding(x, visible)
         if return_attention:
             weights = attention_weights(attention_scores(queries, keys), mask)
             return weights @ values, weights

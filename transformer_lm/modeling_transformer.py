@@ -3,6 +3,7 @@
 Axes: b batch, n positions. A block keeps the width of what it reads, so that blocks can be stacked.
 """
 
+import torch
 from torch import Tensor, nn
 
 from transformer_lm.shapes import ShapeError, describe, match_axes
@@ -31,9 +32,68 @@ class TransformerDecoderBlock(nn.Module):
 
         Raises ShapeError for another width.
         """
-        (hidden,) = self.attention_norm.normalized_shape
-        match_axes(x=(x, "b n hidden"))
-        if x.shape[-1] != hidden:
-            raise ShapeError(f"x must end in an axis of hidden={hidden}, got {describe('x', x, 'b n hidden')}.")
+        _check_width(x, self.attention_norm)
         x = x + self.attention(self.attention_norm(x))
         return x + self.mlp(self.mlp_norm(x))
+
+
+class TransformerEncoderBlock(nn.Module):
+    """A block of the encoder: positions read each other, except padding; then each thinks for itself.
+
+    `attention` is called as `attention(x, visible=visible)` and returns (b, n, hidden). What a part finds is dropped
+    now and then in training, before it is added.
+    """
+
+    def __init__(self, hidden: int, attention: nn.Module, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(hidden)
+        self.attention = attention
+        self.mlp_norm = nn.LayerNorm(hidden)
+        self.up = nn.Linear(hidden, 4 * hidden)
+        self.down = nn.Linear(4 * hidden, hidden)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Return every position with what it has read and thought.
+
+        Shapes:
+            x        (b, n, hidden)
+            visible  (b, n)  False at padding
+            returns  (b, n, hidden)
+
+        Raises ShapeError for another width.
+        """
+        _check_width(x, self.attention_norm)
+        x = x + self.dropout(self.attention(self.attention_norm(x), visible=visible))
+        thought = self.down(self.up(self.mlp_norm(x)).relu())
+        return x + self.dropout(thought)
+
+
+class PositionEmbedding(nn.Module):
+    """A learned vector for each position up to max_len, added to what stands there."""
+
+    def __init__(self, max_len: int, hidden: int) -> None:
+        super().__init__()
+        self.positions = nn.Embedding(max_len, hidden)
+
+    def forward(self, x: Tensor, visible: Tensor | None = None) -> Tensor:
+        """Return x plus the vectors of its positions; what is visible makes no difference.
+
+        Shapes:
+            x        (b, n, hidden)
+            returns  (b, n, hidden)
+
+        Raises ShapeError for another width, or if a sequence is longer than max_len.
+        """
+        n = match_axes(x=(x, "b n hidden"), positions=(self.positions.weight, "max_len hidden"))["n"]
+        if n > self.positions.num_embeddings:
+            raise ShapeError(f"x must have at most max_len={self.positions.num_embeddings} positions, got n={n}.")
+        return x + self.positions(torch.arange(n, device=x.device))  # (n, hidden), the same for every sequence
+
+
+def _check_width(x: Tensor, norm: nn.LayerNorm) -> None:
+    """Raise ShapeError unless x is (b, n, hidden), as wide as the norm."""
+    (hidden,) = norm.normalized_shape
+    match_axes(x=(x, "b n hidden"))
+    if x.shape[-1] != hidden:
+        raise ShapeError(f"x must end in an axis of hidden={hidden}, got {describe('x', x, 'b n hidden')}.")
