@@ -27,14 +27,15 @@ def _changed(case: Arrays, names: tuple[str, ...], rng: random.Random, where: tu
     return case | changed
 
 
-def _same(first: np.ndarray, second: np.ndarray) -> bool:
+def same(first: np.ndarray, second: np.ndarray) -> bool:
+    """Tell whether two outputs are the same up to rounding."""
     return first.shape == second.shape and np.allclose(first, second, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 def _sequences_apart(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
     b = len(case[reads[0]])
     before, after = ask(case), ask(_changed(case, reads, rng, (slice(1, None),)))
-    return all(_same(before[name][: len(before[name]) // b], after[name][: len(before[name]) // b]) for name in before)
+    return all(same(before[name][: len(before[name]) // b], after[name][: len(before[name]) // b]) for name in before)
 
 
 SEQUENCES_APART = Property(
@@ -47,7 +48,7 @@ def input_matters(*outputs: str) -> Property:
 
     def holds(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
         before, after = ask(case), ask(_changed(case, reads, rng, (slice(None),)))
-        return not any(_same(before[name], after[name]) for name in outputs)
+        return not any(same(before[name], after[name]) for name in outputs)
 
     return Property("The output stays the same whatever the input is.", holds)
 
@@ -67,6 +68,6 @@ def ignores_the_future(*outputs: str) -> Property:
 
     def holds(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
         before, after = ask(case), ask(_changed(case, reads, rng, (slice(None), slice(-1, None))))
-        return all(_same(before[name][:, :-1], after[name][:, :-1]) for name in outputs)
+        return all(same(before[name][:, :-1], after[name][:, :-1]) for name in outputs)
 
     return Property("With causal=True the last position still has an effect on those before it.", holds)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transformer_lm.checks.exercise import PublicExercise
+from transformer_lm.checks.experiment import ExperimentExercise
 from transformer_lm.checks.student_test import TestExercise
 
 Arrays = dict[str, NDArray[np.float64]]
@@ -79,7 +80,7 @@ class Record:
     `wrong` answers compute wrong numbers, and are told by them; `misbehaving` ones are wrong in another way.
     """
 
-    public: PublicExercise | TestExercise
+    public: PublicExercise | TestExercise | ExperimentExercise
     title: str
     defines: str
     parts: tuple[Part, ...]

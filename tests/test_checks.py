@@ -16,8 +16,9 @@ from transformer_lm.attention import (
     multi_head_attention_layer,
     self_attention,
 )
-from transformer_lm.modeling_attention import MultiHeadSelfAttention, SelfAttention
-from transformer_lm.modeling_transformer import TransformerDecoderBlock
+from transformer_lm.modeling_attention import MultiHeadSelfAttention, SelfAttention, SimpleSelfAttention
+from transformer_lm.modeling_classifier import SequenceClassifier, pooled
+from transformer_lm.modeling_transformer import PositionEmbedding, TransformerDecoderBlock, TransformerEncoderBlock
 
 CHECKS = {
     "kqv": checks.kqv,
@@ -28,6 +29,13 @@ CHECKS = {
     "multi-head-attention-layer": checks.multi_head_attention_layer,
     "multi-head-attention": checks.multi_head_attention,
     "decoder-block": checks.decoder_block,
+    "pad-batch": checks.pad_batch,
+    "pooled": checks.pooled,
+    "sequence-classifier": checks.sequence_classifier,
+    "position-embedding": checks.position_embedding,
+    "simple-attention": checks.simple_attention,
+    "full-attention": checks.full_attention,
+    "encoder-block": checks.encoder_block,
 }
 WRONG = [(record, wrong) for record in value_records().values() for wrong in record.wrong]
 RIGHT = [
@@ -46,6 +54,19 @@ PROMISED = {
         "not-scaled", "scaled-by-width", "scaled-by-hidden", "scaled-by-heads", "softmax-over-queries",
         "softmax-over-batch", "query-key-swapped", "no-bias", "split-by-view", "merged-without-transpose", "no-mixing",
         "mask-hides-diagonal", "mask-wrong-triangle", "mask-after-softmax", "masked-with-zero", "softmax-twice",
+    },
+    "pooled": {"mean-over-padding", "max-over-padding", "padding-counts", "select-last"},
+    "sequence-classifier": {"softmax-inside", "everything-visible", "pad-taken-for-zero"},
+    "position-embedding": {"counted-from-one", "numbers-of-sequences", "positions-replace-input"},
+    "simple-attention": {"scaled", "reads-padding", "mask-after-softmax", "masked-with-zero", "softmax-over-queries"},
+    "full-attention": {
+        "not-scaled", "scaled-by-hidden", "scaled-by-heads", "split-by-view", "heads-mixed-with-batch", "no-mixing",
+        "merged-without-transpose", "reads-padding", "mask-in-another-order", "mask-after-softmax",
+    },
+    "encoder-block": {
+        "no-residual", "no-residual-around-attention", "no-residual-around-mlp", "norm-over-positions",
+        "norm-over-batch", "norm-over-sequences", "post-norm", "no-dropout", "dropout-in-eval-mode",
+        "dropout-of-the-sum", "mask-not-passed-on",
     },
 }  # fmt: skip
 
@@ -86,7 +107,23 @@ def test_the_package_passes_its_own_checks(capsys):
     checks.multi_head_attention_layer(multi_head_attention_layer)
     checks.multi_head_attention(MultiHeadSelfAttention)
     checks.decoder_block(TransformerDecoderBlock)
-    assert capsys.readouterr().out.count("✓") == 10
+    checks.mean_pool(pooled)
+    checks.max_pool(pooled)
+    checks.select_pool(pooled)
+    checks.pooled(pooled)
+    checks.sequence_classifier(SequenceClassifier)
+    checks.position_embedding(PositionEmbedding)
+    checks.simple_attention_whole(SimpleSelfAttention)
+    checks.simple_attention(SimpleSelfAttention)
+
+    def full_self_attention(hidden, num_heads):
+        return MultiHeadSelfAttention(hidden, hidden, num_heads)
+
+    checks.full_attention_whole(full_self_attention)
+    checks.full_attention(full_self_attention)
+    checks.encoder_block_output(TransformerEncoderBlock)
+    checks.encoder_block(TransformerEncoderBlock)
+    assert capsys.readouterr().out.count("✓") == 23
 
 
 def test_a_cell_that_is_still_empty_is_told_so():
@@ -343,3 +380,40 @@ def test_a_mistake_in_a_part_is_named_by_the_check_of_that_part(wrong):
     elif "multi-head-attention-check-mask" in wrong.fails and wrong.name != "always-masked":
         checks.multi_head_scores(answer)
         assert failure(checks.multi_head_mask, answer).hint == wrong.hint
+
+
+POOLS = records()["pooled"]
+POOL_CHECKS = {
+    "mean-pool-check": checks.mean_pool,
+    "max-pool-check": checks.max_pool,
+    "select-pool-check": checks.select_pool,
+}
+
+
+@pytest.mark.parametrize("wrong", POOLS.wrong, ids=lambda wrong: wrong.name)
+def test_a_wrong_pool_is_named_by_its_own_check_and_the_others_pass(wrong):
+    for part, check in POOL_CHECKS.items():
+        if part not in wrong.fails:
+            check(POOLS.answer(wrong.source))
+        else:
+            hint = failure(check, POOLS.answer(wrong.source)).hint
+            assert hint == wrong.hint or len(wrong.fails) > 1  # then it may have two names
+
+
+FIRST_PARTS = {
+    "simple-attention": ("simple-attention-check", checks.simple_attention_whole),
+    "full-attention": ("full-attention-check", checks.full_attention_whole),
+    "encoder-block": ("encoder-block-check", checks.encoder_block_output),
+}
+
+
+@pytest.mark.parametrize("exercise", FIRST_PARTS)
+def test_a_check_of_a_first_part_names_what_costs_that_part_and_passes_what_does_not(exercise, capsys):
+    part, check = FIRST_PARTS[exercise]
+    record = records()[exercise]
+    for wrong in record.wrong:
+        if part in wrong.fails:
+            assert failure(check, record.answer(wrong.source)).hint == wrong.hint
+        else:
+            check(record.answer(wrong.source))
+            assert capsys.readouterr().out.startswith(f"✓ {exercise}: without")

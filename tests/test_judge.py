@@ -266,3 +266,24 @@ def test_an_answer_that_is_right_but_for_the_scale_loses_one_point():
     assert parts((" / self.head_size**0.5", "")) == [2, 1, 2]
     source = records()["self-attention"].model_answer.replace(" / self.q.out_features**0.5", "")
     assert [part.points for part in judged("self-attention", source).parts][:2] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("exercise", "old", "new", "points"),
+    [
+        ("simple-attention", "x @ x.transpose(1, 2)", "1.3 * x @ x.transpose(1, 2)", [0, 2]),
+        ("simple-attention", "-math.inf", "-3.0", [2, 0]),
+        ("simple-attention", "weights @ x", "x.tanh()", [0, 0]),
+        ("full-attention", "self.head_size**0.5", "self.head_size**0.4", [0, 2]),
+        ("full-attention", "-math.inf", "-3.0", [2, 0]),
+        ("full-attention", "(weights @ v)", "v", [0, 0]),
+        ("encoder-block", "self.up(x).relu()", "self.up(x).tanh()", [1, 0]),
+        ("encoder-block", "return self.dropout(self.down(", "return 2 * self.dropout(self.down(", [1, 0]),
+        ("encoder-block", "self.attention(x, visible=visible))", "self.attention(x, visible=visible)) * 0", [1, 0]),
+        ("encoder-block", "attended + self", "x + 0 * self", [0, 0]),
+    ],
+)
+def test_a_mistake_that_nobody_knows_costs_nothing_where_padding_or_dropout_is_right(exercise, old, new, points):
+    source = records()[exercise].model_answer
+    assert source.count(old) == 1
+    assert [part.points for part in judged(exercise, source.replace(old, new)).parts] == points

@@ -12,6 +12,7 @@ from traitlets.config import Config
 
 from transformer_lm.checks import EXERCISES
 from transformer_lm.checks.exercise import Inputs, ProductCounter, PublicExercise
+from transformer_lm.checks.experiment import ExperimentExercise, plain
 from transformer_lm.checks.observed_shapes import observe
 from transformer_lm.checks.report import CheckFailed, described, described_errors, kind
 from transformer_lm.checks.shape_comments import findings
@@ -76,7 +77,9 @@ def _run(source: str) -> str | None:
 class Answer:
     """What the student's cells have defined, ready to be called. Each method answers one kind of request."""
 
-    def __init__(self, exercise: PublicExercise | TestExercise | None, connection: socket.socket) -> None:
+    def __init__(
+        self, exercise: PublicExercise | TestExercise | ExperimentExercise | None, connection: socket.socket
+    ) -> None:
         self.exercise, self.connection = exercise, connection
         self.subject: object = None
 
@@ -168,6 +171,10 @@ class Answer:
     def test(self, arrays: dict, name: str) -> tuple[dict, dict]:
         """Run a student's test on a function that the judge computes; tell what became of it."""
         return outcome_of(SHELL.user_ns[name], self._computed), {}
+
+    def report(self, arrays: dict, name: str) -> tuple[dict, dict]:
+        """Tell a dictionary of numbers, as plain ones."""
+        return {"error": None, "report": plain(SHELL.user_ns[name])}, {}
 
     def _computed(self, *arguments: Tensor, **options: Tensor) -> Tensor:
         """Return what the judge makes of the arguments, or raise what it raises."""

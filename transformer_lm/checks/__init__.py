@@ -14,7 +14,20 @@ from transformer_lm.checks.causal_attention import (
     masked_self_attention,
     multi_head_attention_layer,
 )
+from transformer_lm.checks.classifier import (
+    POOLED,
+    POSITION_EMBEDDING,
+    SEQUENCE_CLASSIFIER,
+    max_pool,
+    mean_pool,
+    pooled,
+    position_embedding,
+    select_pool,
+    sequence_classifier,
+)
 from transformer_lm.checks.decoder_block import DECODER_BLOCK, decoder_block
+from transformer_lm.checks.encoder_block import ENCODER_BLOCK, encoder_block, encoder_block_output
+from transformer_lm.checks.experiment import FULL_EXPERIMENT, SIMPLE_EXPERIMENT, full_experiment, simple_experiment
 from transformer_lm.checks.multi_head_attention import (
     MULTI_HEAD_ATTENTION,
     MULTI_HEAD_DROPOUT,
@@ -22,6 +35,15 @@ from transformer_lm.checks.multi_head_attention import (
     multi_head_mask,
     multi_head_scores,
 )
+from transformer_lm.checks.padded_attention import (
+    FULL_ATTENTION,
+    SIMPLE_ATTENTION,
+    full_attention,
+    full_attention_whole,
+    simple_attention,
+    simple_attention_whole,
+)
+from transformer_lm.checks.padding import PAD_BATCH, pad_batch
 from transformer_lm.checks.report import CheckFailed
 from transformer_lm.checks.self_attention import (
     ATTENTION_SCORES,
@@ -50,6 +72,15 @@ EXERCISES = {
         MULTI_HEAD_ATTENTION,
         MULTI_HEAD_DROPOUT,
         DECODER_BLOCK,
+        PAD_BATCH,
+        POOLED,
+        SEQUENCE_CLASSIFIER,
+        POSITION_EMBEDDING,
+        SIMPLE_ATTENTION,
+        FULL_ATTENTION,
+        ENCODER_BLOCK,
+        SIMPLE_EXPERIMENT,
+        FULL_EXPERIMENT,
     )
 }
 
@@ -65,17 +96,32 @@ __all__ = [
     "attention_scores",
     "causal_mask",
     "decoder_block",
+    "encoder_block",
+    "encoder_block_output",
+    "full_attention",
+    "full_attention_whole",
+    "full_experiment",
     "kqv",
     "kqv_parameters",
     "masked_self_attention",
+    "max_pool",
+    "mean_pool",
     "multi_head_attention",
     "multi_head_attention_layer",
     "multi_head_mask",
     "multi_head_scores",
+    "pad_batch",
+    "pooled",
+    "position_embedding",
+    "select_pool",
     "self_attention",
     "self_attention_layers",
+    "sequence_classifier",
     "shape_comments",
     "short_forward",
+    "simple_attention",
+    "simple_attention_whole",
+    "simple_experiment",
     "student_test",
     "style",
 ]

@@ -1,0 +1,395 @@
+"""Exercise of topic 03: a block of the encoder, with a mask of padding and with dropout."""
+
+import random
+import re
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grading.exercises import decoder_block
+from grading.judge import part_values, right
+from grading.mistakes import misbehaviours, only_in_training
+from grading.padding import draw_batch, is_right
+from grading.properties import SEQUENCES_APART, input_matters
+from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.encoder_block import ENCODER_BLOCK, NORMS
+
+DROPOUT, BLOCK = "encoder-block-dropout", "encoder-block-check"
+
+
+def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
+    """Return a batch with padding, the weights of the block, and those of what stands for attention."""
+    hidden = sizes["hidden"]
+    case = draw_batch(rng, sizes, hidden, bound=2)
+    for norm in NORMS:
+        case[f"{norm}_weight"] = 1 + dyadic(rng, hidden, bound=0.75)
+        case[f"{norm}_bias"] = dyadic(rng, hidden, bound=1)
+    widths = {"attention": (hidden, hidden), "up": (hidden, 4 * hidden), "down": (4 * hidden, hidden)}
+    for layer, (size_in, size_out) in widths.items():
+        case[f"{layer}_weight"] = dyadic(rng, size_out, size_in, bound=0.75)
+        case[f"{layer}_bias"] = dyadic(rng, size_out, bound=1)
+    return case
+
+
+def reference(case: Arrays) -> Arrays:
+    """Return x plus what its positions read from real ones, plus what each then makes of it; 0 at padding."""
+
+    def normalised(x: NDArray[np.float64], norm: str) -> NDArray[np.float64]:
+        centred = x - x.mean(axis=-1, keepdims=True)
+        deviation = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + 1e-5)
+        return centred / deviation * case[f"{norm}_weight"] + case[f"{norm}_bias"]
+
+    def linear(x: NDArray[np.float64], layer: str) -> NDArray[np.float64]:
+        return x @ case[f"{layer}_weight"].T + case[f"{layer}_bias"]
+
+    output, dropped = np.zeros_like(case["x"]), np.zeros_like(case["x"])
+    for sequence, length in enumerate(case["visible"].sum(axis=1)):
+        x = case["x"][sequence, :length]
+        seen = normalised(x, "attention_norm")
+        read = x + linear(seen.sum(axis=0) / 4 - seen, "attention")
+        output[sequence, :length] = read + linear(np.maximum(linear(normalised(read, "mlp_norm"), "up"), 0), "down")
+        dropped[sequence, :length] = x
+    return {"output": output, "undropped": output, "dropped": dropped}
+
+
+def dropout_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
+    """Tell whether dropout is right, whatever the rest is: all is gone in training, and nothing in eval mode."""
+    if outputs.keys() != expected.keys() or not right("dropped", outputs, expected, allowed):
+        return False
+    output, undropped = outputs["output"], outputs["undropped"]
+    same = output.shape == undropped.shape and np.allclose(output, undropped, rtol=0, atol=allowed["output"])
+    return same and not np.allclose(output, expected["dropped"], rtol=0, atol=1)  # there was something to drop
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+INIT = """\
+class TransformerEncoderBlock(nn.Module):
+    def __init__(self, hidden, attention, dropout=0.0):
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(hidden)
+        self.attention = attention
+        self.mlp_norm = nn.LayerNorm(hidden)
+        self.up = nn.Linear(hidden, 4 * hidden)
+        self.down = nn.Linear(4 * hidden, hidden)
+        self.dropout = nn.Dropout(dropout)
+
+"""
+
+PARTS = """\
+    def read(self, x, visible):
+        return self.dropout(self.attention(x, visible=visible))
+
+    def think(self, x):
+        return self.dropout(self.down(self.up(x).relu()))
+
+"""
+
+
+def of_the_encoder(source: str) -> str:
+    """Return an answer to the exercise of the decoder's block as one of the encoder's, with its mask and dropout."""
+    forward = source.removeprefix(decoder_block.INIT).replace("(self, x)", "(self, x, visible)")
+    forward = re.sub(r"self\.attention\((x|self\.\w+\(\w+\))\)", r"self.read(\1, visible)", forward)
+    return INIT + PARTS + forward.replace("self.mlp(", "self.think(")
+
+
+MODEL_ANSWER = of_the_encoder(decoder_block.MODEL_ANSWER)
+
+READ, THINK = "self.read(self.attention_norm(x), visible)", "self.think(self.mlp_norm(attended))"
+READ_PART, THINK_PART = "self.dropout(self.attention(x, visible=visible))", "self.dropout(self.down(self.up(x).relu()))"
+
+
+def wrong(name: str, hint: str, *edits: tuple[str, str], fails: tuple[str, ...] = (BLOCK,)) -> WrongAnswer:
+    """Return the model answer with a mistake of the block."""
+    return edited(name, hint, MODEL_ANSWER, *edits, fails=fails)
+
+
+def other_norm(name: str, hint: str, axes: str) -> WrongAnswer:
+    """Return the answer whose norms run over other axes of (b, n, hidden)."""
+    source = (
+        MODEL_ANSWER
+        + f"""
+    def normalised(self, x, norm):
+        variance, mean = torch.var_mean(x, dim={axes}, keepdim=True, correction=0)
+        return (x - mean) / torch.sqrt(variance + norm.eps) * norm.weight + norm.bias
+"""
+    )
+    edits = (
+        ("self.attention_norm(x)", "self.normalised(x, self.attention_norm)"),
+        ("self.mlp_norm(attended)", "self.normalised(attended, self.mlp_norm)"),
+    )
+    return edited(name, hint, source, *edits, fails=(BLOCK,))
+
+
+DROPOUT_WRONG = (
+    wrong(
+        "no-dropout",
+        "Nothing is ever dropped: in train mode some of what the parts find must be.",
+        (READ_PART, "self.attention(x, visible=visible)"),
+        (THINK_PART, "self.down(self.up(x).relu())"),
+        fails=(DROPOUT,),
+    ),
+    wrong(
+        "dropout-of-attention-only",
+        "What the feed-forward part finds is never dropped.",
+        (THINK_PART, "self.down(self.up(x).relu())"),
+        fails=(DROPOUT,),
+    ),
+    wrong(
+        "dropout-of-mlp-only",
+        "What attention finds is never dropped.",
+        (READ_PART, "self.attention(x, visible=visible)"),
+        fails=(DROPOUT,),
+    ),
+    wrong(
+        "dropout-in-eval-mode",
+        "Dropout is active in eval mode too: F.dropout must be told the mode, nn.Dropout knows it.",
+        (READ_PART, "F.dropout(self.attention(x, visible=visible), self.dropout.p)"),
+        (THINK_PART, "F.dropout(self.down(self.up(x).relu()), self.dropout.p)"),
+        fails=(DROPOUT,),
+    ),
+    wrong(
+        "dropout-in-eval-mode-only",
+        "Dropout is active in eval mode, and not in training: the modes are swapped.",
+        (READ_PART, "F.dropout(self.attention(x, visible=visible), self.dropout.p, not self.training)"),
+        (THINK_PART, "F.dropout(self.down(self.up(x).relu()), self.dropout.p, not self.training)"),
+        fails=(DROPOUT,),
+    ),
+    wrong(
+        "dropout-of-the-sum",
+        "The sum is dropped, and x with it: drop what a part finds before it is added.",
+        (f"x + {READ}", f"self.dropout(x + {READ})"),
+        (f"attended + {THINK}", f"self.dropout(attended + {THINK})"),
+        fails=(DROPOUT,),
+    ),
+    wrong(
+        "dropout-of-the-input",
+        "What goes into the parts is dropped: here it is what comes out.",
+        (READ_PART, "self.attention(self.dropout(x), visible=visible)"),
+        (THINK_PART, "self.down(self.up(self.dropout(x)).relu())"),
+        fails=(DROPOUT,),
+    ),
+    wrong(
+        "dropout-between-up-and-down",
+        "The feed-forward part is dropped halfway, so that a bias is left: drop what comes out of it.",
+        (THINK_PART, "self.down(self.dropout(self.up(x).relu()))"),
+        fails=(DROPOUT,),
+    ),
+)
+
+# Nobody who has written the decoder's block does these again.
+RARE = {"subtracted", "averaged", "multiplied", "attention-twice", "residual-added-twice", "mlp-reads-attention-alone"}
+
+WRONG = (
+    *(
+        replace(each, source=of_the_encoder(each.source), fails=(BLOCK,))
+        for each in decoder_block.WRONG
+        if each.name not in RARE
+    ),
+    other_norm("norm-over-positions", "The norms run over the positions: each position must be normalised alone.", "1"),
+    other_norm(
+        "norm-over-batch",
+        "The norms run over the batch: each position of each sequence is to be normalised alone.",
+        "0",
+    ),
+    other_norm(
+        "norm-over-sequences", "The norms run over whole sequences: each position must be normalised alone.", "(1, 2)"
+    ),
+    wrong(
+        "norm-without-weights",
+        "The norms leave out their weight and bias, which are learned.",
+        ("self.attention_norm(x)", "F.layer_norm(x, x.shape[-1:])"),
+        ("self.mlp_norm(attended)", "F.layer_norm(attended, x.shape[-1:])"),
+    ),
+    wrong(
+        "mask-not-passed-on",
+        "Attention is not told what is visible: it reads padding.",
+        ("(x, visible=visible)", "(x)"),
+    ),
+    wrong(
+        "mask-inverted", "Attention is told the opposite: padding is visible.", ("visible=visible", "visible=~visible")
+    ),
+    wrong("no-relu", "There is no ReLU: two linear layers in a row are one linear layer.", (".relu()", "")),
+    wrong(
+        "gelu",
+        "Another function stands between the two layers: here it is ReLU.",
+        ("self.up(x).relu()", "F.gelu(self.up(x))"),
+    ),
+    wrong(
+        "relu-at-the-end",
+        "ReLU comes after both layers: it stands between them.",
+        ("self.up(x).relu())", "self.up(x)).relu()"),
+    ),
+    wrong(
+        "relu-at-the-start",
+        "ReLU comes before both layers: it stands between them.",
+        ("self.up(x).relu()", "self.up(x.relu())"),
+    ),
+    *DROPOUT_WRONG,
+)
+
+BOTH = (DROPOUT, BLOCK)
+NORM_HINT = "Make self.{} a layer norm over the features of a position: the check loads its weights by name."
+
+MISBEHAVING = (
+    *misbehaviours(MODEL_ANSWER, "TransformerEncoderBlock.forward", longer=(2, 13), calls=3, parts=BOTH),
+    only_in_training(MODEL_ANSWER, "TransformerEncoderBlock.forward", BOTH),
+    edited(
+        "fixed-dropout",
+        "The share that is dropped is fixed in your code, or has another default than 0: the block is told it.",
+        MODEL_ANSWER,
+        ("nn.Dropout(dropout)", "nn.Dropout(0.5)"),
+        fails=BOTH,
+    ),
+    edited(
+        "one-norm",
+        NORM_HINT.format("mlp_norm"),
+        MODEL_ANSWER,
+        ("self.mlp_norm = nn.LayerNorm(hidden)", "pass"),
+        fails=BOTH,
+    ),
+    edited(
+        "batch-norm",
+        NORM_HINT.format("attention_norm"),
+        MODEL_ANSWER,
+        ("self.attention_norm = nn.LayerNorm(hidden)", "self.attention_norm = nn.BatchNorm1d(hidden)"),
+        fails=BOTH,
+    ),
+    edited(
+        "twice-as-wide",
+        "The sizes given to self.up are wrong: nn.Linear takes the size in, then the size out.",
+        MODEL_ANSWER,
+        ("self.up = nn.Linear(hidden, 4 * hidden)", "self.up = nn.Linear(hidden, 2 * hidden)"),
+        ("self.down = nn.Linear(4 * hidden, hidden)", "self.down = nn.Linear(2 * hidden, hidden)"),
+        fails=BOTH,
+    ),
+    edited(
+        "nothing-returned", "Return output as one tensor.", MODEL_ANSWER, ("return attended", "attended"), fails=BOTH
+    ),
+    edited(
+        "no-module",
+        "Derive your class from nn.Module, and give the check the class itself.",
+        MODEL_ANSWER,
+        ("(nn.Module)", ""),
+        ("        super().__init__()\n", ""),
+        fails=BOTH,
+    ),
+)
+
+FORWARDS = {
+    "x-again-and-again": """\
+    def forward(self, x, visible):
+        x = x + self.dropout(self.attention(self.attention_norm(x), visible=visible))
+        return x + self.dropout(self.down(F.relu(self.up(self.mlp_norm(x)))))
+""",
+    "step-by-step": """\
+    def forward(self, x, visible=None):
+        residual = x
+        x = self.attention_norm(x)
+        x = self.attention(x, visible)
+        x = self.dropout(x)
+        x = residual + x
+        residual = x
+        x = self.mlp_norm(x)
+        x = self.up(x)
+        x = torch.relu(x)
+        x = self.down(x)
+        x = self.dropout(x)
+        return x + residual
+""",
+    "one-sum": """\
+    def forward(self, x, visible):
+        read = self.dropout(self.attention(self.attention_norm(x), visible))
+        thought = self.down(self.up(self.mlp_norm(x + read)).clamp(min=0))
+        return x + read + self.dropout(thought)
+""",
+    "sequential": """\
+    def forward(self, x, visible):
+        think = nn.Sequential(self.mlp_norm, self.up, nn.ReLU(), self.down, self.dropout)
+        x = torch.add(x, self.dropout(self.attention(self.attention_norm(x), visible=visible)))
+        return torch.add(x, think(x))
+""",
+    "dropout-told-the-mode": """\
+    def forward(self, x, visible):
+        found = self.attention(self.attention_norm(x), visible=visible)
+        x = x + F.dropout(found, self.dropout.p, training=self.training)
+        found = self.down(torch.maximum(self.up(self.mlp_norm(x)), torch.zeros(())))
+        return x + F.dropout(found, self.dropout.p, training=self.training)
+""",
+    "dropout-by-hand": """\
+    def dropped(self, x):
+        if not self.training or self.dropout.p == 0:
+            return x
+        kept = torch.rand_like(x) >= self.dropout.p
+        return x * kept / (1 - self.dropout.p)
+
+    def forward(self, x, visible):
+        x = x + self.dropped(self.attention(self.attention_norm(x), visible=visible))
+        return x + self.dropped(self.down(self.up(self.mlp_norm(x)).relu()))
+""",
+    "norm-by-hand": """\
+    def normalised(self, x, norm):
+        centred = x - x.mean(dim=-1, keepdim=True)
+        return norm.weight * centred / (centred.square().mean(dim=-1, keepdim=True) + 1e-5).sqrt() + norm.bias
+
+    def forward(self, x, visible):
+        x = x + self.dropout(self.attention(self.normalised(x, self.attention_norm), visible=visible))
+        return x + self.dropout(self.down(self.up(self.normalised(x, self.mlp_norm)).relu()))
+""",
+    "functional": """\
+    def forward(self, x, visible):
+        shape = x.shape[-1:]
+        seen = F.layer_norm(x, shape, self.attention_norm.weight, self.attention_norm.bias)
+        x = x + self.dropout(self.attention(seen, visible=visible))
+        seen = F.layer_norm(x, shape, self.mlp_norm.weight, self.mlp_norm.bias)
+        wide = F.linear(seen, self.up.weight, self.up.bias)
+        return x + self.dropout(F.linear(wide * (wide > 0), self.down.weight, self.down.bias))
+""",
+    "one-sequence-at-a-time": """\
+    def forward(self, x, visible):
+        rows = []
+        for sequence, seen in zip(x.split(1), visible.split(1)):
+            sequence = sequence + self.dropout(self.attention(self.attention_norm(sequence), visible=seen))
+            rows.append(sequence + self.dropout(self.down(F.relu(self.up(self.mlp_norm(sequence))))))
+        return torch.cat(rows)
+""",
+    "zero-at-padding": """\
+    def forward(self, x, visible):
+        x = x + self.dropout(self.attention(self.attention_norm(x), visible=visible))
+        x = x + self.dropout(self.down(self.up(self.mlp_norm(x)).relu()))
+        return x * visible.unsqueeze(-1)
+""",
+}
+
+TWO_DROPOUTS = """\
+class TransformerEncoderBlock(nn.Module):
+    def __init__(self, hidden, attention, dropout=0.0):
+        super().__init__()
+        self.attention_norm, self.mlp_norm = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.up, self.down = nn.Linear(hidden, hidden * 4), nn.Linear(hidden * 4, hidden)
+        self.mlp = nn.Sequential(self.mlp_norm, self.up, nn.ReLU(), self.down, nn.Dropout(dropout))
+        self.attention, self.dropout = attention, nn.Dropout(dropout)
+
+    def forward(self, x, visible):
+        attended = x + self.dropout(self.attention(self.attention_norm(x), visible))
+        return attended + self.mlp(attended)
+"""
+
+ENCODER_BLOCK_RECORD = ValueRecord(
+    public=ENCODER_BLOCK,
+    title="A block of the encoder",
+    defines="TransformerEncoderBlock",
+    parts=(Part(DROPOUT, 1, part_values(dropout_is_right)), Part(BLOCK, 3, part_values(is_right("output")))),
+    hides=("modeling_transformer.TransformerEncoderBlock",),
+    properties=(SEQUENCES_APART, input_matters("output")),
+    first_sizes={"b": 3, "n": 7, "hidden": 5},
+    other_length={"b": 2, "n": 13},
+    other_sizes={"b": 4, "n": 11, "hidden": 6, "magnitude": 4},
+    draw=draw,
+    reference=reference,
+    model_answer=MODEL_ANSWER,
+    wrong=WRONG,
+    misbehaving=MISBEHAVING,
+    right={name: INIT + forward for name, forward in FORWARDS.items()} | {"two-dropouts": TWO_DROPOUTS},
+)

@@ -1,0 +1,377 @@
+"""Exercise of topic 03: a classifier whose layers and pool are told where padding stands."""
+
+import random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grading.exercises.pooled import draw_visible
+from grading.judge import values
+from grading.mistakes import misbehaviours, only_in_training
+from grading.properties import Ask, Property
+from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.classifier import SEQUENCE_CLASSIFIER
+from transformer_lm.checks.exercise import OTHER_SIZES
+
+
+def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
+    """Return tokens and weights: the embedding of padding is larger than all others, the first class scores below 0.
+
+    The token 0 is a word as any other.
+    """
+    words, hidden, num_classes = (sizes[name] for name in ("words", "hidden", "num_classes"))
+    pad = 1 + words // 2
+    visible = draw_visible(rng, sizes["b"], sizes["n"])
+    tokens = np.array([int(rng.random() * words) for _ in range(visible.size)]).reshape(visible.shape)
+    tokens[tokens >= pad] += 1
+    tokens[:, 0] = 0
+    embed = dyadic(rng, words + 1, hidden, bound=2)
+    embed[pad] += 6
+    weight, bias = dyadic(rng, num_classes, hidden, bound=0.75), dyadic(rng, num_classes, bound=1)
+    weight[0], bias[0] = -np.abs(weight[0]), -1  # what is pooled is positive
+    return {
+        "tokens": np.where(visible, tokens, pad),
+        "pad": np.array(pad),
+        "embed_weight": embed * sizes.get("magnitude", 1),
+        "classify_weight": weight,
+        "classify_bias": bias,
+    }
+
+
+def reference(case: Arrays) -> Arrays:
+    """Return the scores of the classes, one sequence after the other, with its real tokens alone."""
+
+    def scores(tokens: NDArray[np.int64], shares: tuple[float, ...]) -> NDArray[np.float64]:
+        x = case["embed_weight"][tokens[tokens != case["pad"]]]
+        for share in shares:
+            x = x + share * np.maximum(x + 1, 0).sum(axis=0)
+        return case["classify_weight"] @ np.sqrt(np.square(x + 1).sum(axis=0)) + case["classify_bias"]
+
+    shares = {"logits": (), "logits_layered": (0.25, -0.125)}
+    return {name: np.stack([scores(tokens, each) for tokens in case["tokens"]]) for name, each in shares.items()}
+
+
+def _same(ask: Ask, case: Arrays, tokens: NDArray[np.int64]) -> bool:
+    """Tell whether the first sequence gets the same scores among other tokens."""
+    before, after = ask(case), ask(case | {"tokens": tokens})
+    return all(np.allclose(before[name][0], after[name][0], rtol=1e-4, atol=1e-4) for name in before)
+
+
+def _padding_has_no_effect(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
+    more = np.full((len(case["tokens"]), 3), case["pad"])
+    return _same(ask, case, np.concatenate([case["tokens"], more], axis=1))
+
+
+def _sequences_apart(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
+    return _same(ask, case, np.repeat(case["tokens"][:1], len(case["tokens"]), axis=0))
+
+
+PADDING_HAS_NO_EFFECT = Property(
+    "More padding changes the scores: it must have no effect, however much of it there is.", _padding_has_no_effect
+)
+SEQUENCES_APART = Property(
+    "The sequences of a batch influence each other: each must be computed as if it were alone.", _sequences_apart
+)
+
+# --- answers ------------------------------------------------------------------------------------
+
+INIT = """\
+class SequenceClassifier(nn.Module):
+    def __init__(self, vocab_size, hidden, num_classes, pad, pool, layers=()):
+        super().__init__()
+        self.embed = nn.Embedding(vocab_size, hidden)
+        self.layers = nn.ModuleList(layers)
+        self.pool = pool
+        self.classify = nn.Linear(hidden, num_classes)
+        self.pad = pad
+
+"""
+
+FORWARD = """\
+    def forward(self, tokens):
+        visible = tokens != self.pad
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x, visible=visible)
+        return self.classify(self.pool(x, visible))
+"""
+
+MODEL_ANSWER = INIT + FORWARD
+
+SEEN = "tokens != self.pad"
+EMBEDDED = "x = self.embed(tokens)"
+LOOP = "for layer in self.layers:"
+LAYER = "x = layer(x, visible=visible)"
+LOGITS = "self.classify(self.pool(x, visible))"
+
+
+def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+    """Return the answer that computes some of its lines otherwise."""
+    ours = {"seen": SEEN, "embedded": EMBEDDED, "loop": LOOP, "layer": LAYER, "logits": LOGITS}
+    return edited(name, hint, MODEL_ANSWER, *((ours[line], theirs) for line, theirs in lines.items()))
+
+
+WRONG = (
+    wrong(
+        "softmax-inside",
+        "The model ends in a softmax, and the loss would apply another: cross-entropy expects scores.",
+        logits=f"{LOGITS}.softmax(dim=-1)",
+    ),
+    wrong(
+        "log-softmax-inside",
+        "The model ends in a log-softmax: that is part of cross-entropy, which expects scores.",
+        logits=f"{LOGITS}.log_softmax(dim=-1)",
+    ),
+    wrong(
+        "sigmoid-inside",
+        "The model ends in a sigmoid: cross-entropy expects scores of any size, not numbers from 0 to 1.",
+        logits=f"{LOGITS}.sigmoid()",
+    ),
+    wrong(
+        "relu-on-scores",
+        "The scores pass a ReLU: those below 0 are lost, though a class may well have a negative one.",
+        logits=f"{LOGITS}.relu()",
+    ),
+    wrong(
+        "softmax-over-batch",
+        "A softmax over the batch ends the model: sequences compete, and the loss expects scores.",
+        logits=f"{LOGITS}.softmax(dim=0)",
+    ),
+    wrong(
+        "argmax-inside",
+        "The number of the best class is returned, from which nothing can learn: the loss needs all scores.",
+        logits=f"{LOGITS}.argmax(dim=-1)",
+    ),
+    wrong(
+        "visible-inverted",
+        "The mask is the wrong way round: True should stand for real tokens, not for padding.",
+        seen="tokens == self.pad",
+    ),
+    wrong(
+        "everything-visible",
+        "Padding counts as real tokens: layers and pool are not told where it stands.",
+        seen="torch.ones_like(tokens, dtype=torch.bool)",
+    ),
+    wrong(
+        "pad-taken-for-zero",
+        "The token 0 is taken for padding: here it is a word, and another token stands for padding.",
+        seen="tokens != 0",
+    ),
+    wrong(
+        "visible-above-pad",
+        "Only tokens with larger numbers than padding count as real: smaller ones are words too.",
+        seen="tokens > self.pad",
+    ),
+    wrong(
+        "layers-not-told",
+        "The layers are not told where padding stands: their positions read it.",
+        layer="x = layer(x)",
+    ),
+    wrong(
+        "pool-not-told",
+        "The pool is not told where padding stands, and pools over it.",
+        logits="self.classify(self.pool(x))",
+    ),
+    wrong(
+        "padding-zeroed",
+        "The embeddings of padding are set to 0 and then count as real: layers and pool should leave them out.",
+        embedded="x = self.embed(tokens) * visible[:, :, None]",
+        layer="x = layer(x)",
+        logits="self.classify(self.pool(x))",
+    ),
+    wrong("layers-left-out", "The layers have no effect: the pool gets the embeddings as they are.", layer="layer"),
+    wrong(
+        "first-layer-only",
+        "Only the first layer is used: all of them should follow each other.",
+        loop="for layer in self.layers[:1]:",
+    ),
+    wrong(
+        "layers-reversed",
+        "The layers come in reverse order.",
+        loop="for layer in reversed(self.layers):",
+    ),
+    wrong(
+        "layers-not-chained",
+        "Every layer reads the embeddings: each should read what the one before it has made.",
+        layer="x = layer(self.embed(tokens), visible=visible)",
+    ),
+    wrong(
+        "layers-summed",
+        "The layers stand side by side and are summed: each should read what the one before it has made.",
+        layer="x = x + layer(self.embed(tokens), visible=visible)",
+    ),
+    wrong(
+        "layers-with-residual",
+        "The input of each layer is added to its output: what a layer needs of that is inside of it.",
+        layer="x = x + layer(x, visible=visible)",
+    ),
+    wrong(
+        "layers-twice",
+        "The layers are applied twice.",
+        loop="for layer in [*self.layers, *self.layers]:",
+    ),
+    wrong(
+        "classified-before-pooling",
+        "Every token is classified and the scores are pooled: pool the tokens first.",
+        logits="self.pool(self.classify(x), visible)",
+    ),
+    wrong(
+        "no-pool",
+        "The axis of positions is still there: every token gets scores, and the pool is not used.",
+        logits="self.classify(x)",
+    ),
+    wrong(
+        "mean-in-place-of-the-pool",
+        "The pool that was given is not used: the mean takes its place.",
+        logits="self.classify((x * visible[:, :, None]).sum(dim=1) / visible.sum(dim=1, keepdim=True))",
+    ),
+    wrong(
+        "first-position-in-place-of-the-pool",
+        "The pool that was given is not used: the first position takes its place.",
+        logits="self.classify(x[:, 0])",
+    ),
+    wrong(
+        "no-bias",
+        "The bias of the last layer is missing.",
+        logits="self.pool(x, visible) @ self.classify.weight.T",
+    ),
+    wrong(
+        "embeddings-scaled",
+        "The embeddings are multiplied by the root of their width: nothing asks for that here.",
+        embedded="x = self.embed(tokens) * self.embed.embedding_dim**0.5",
+    ),
+)
+
+ERROR = "Read the error together with the line it names; print what stands in that line."
+KEEP_TABLE = "Make self.embed a table of embeddings in __init__: how many there are, then how wide each is."
+
+MISBEHAVING = (
+    *misbehaviours(MODEL_ANSWER, "SequenceClassifier.forward", longer=(6, 13), calls=2),
+    only_in_training(MODEL_ANSWER, "SequenceClassifier.forward"),
+    wrong("fixed-padding", OTHER_SIZES, seen="tokens != 6"),
+    wrong(
+        "always-two-layers",
+        ERROR,
+        loop="if True:",
+        layer="x = self.layers[1](self.layers[0](x, visible), visible)",
+    ),
+    wrong("probabilities-too", "Return logits as one tensor.", logits=f"{LOGITS}, {LOGITS}.softmax(dim=-1)"),
+    edited("nothing-returned", "Return logits as one tensor.", MODEL_ANSWER, (f"return {LOGITS}", LOGITS)),
+    edited("another-table", KEEP_TABLE, MODEL_ANSWER, ("(vocab_size, hidden)", "(hidden, vocab_size)")),
+    edited("linear-for-a-table", KEEP_TABLE, MODEL_ANSWER, ("nn.Embedding", "nn.Linear")),
+    edited(
+        "no-module",
+        "Derive your class from nn.Module, and give the check the class itself.",
+        MODEL_ANSWER,
+        ("(nn.Module)", ""),
+        ("nn.ModuleList(layers)", "layers"),
+    ),
+)
+
+FORWARDS = {
+    "step-by-step": """\
+    def forward(self, tokens):
+        visible = tokens.ne(self.pad)  # (b, n)
+        embedded = self.embed(tokens)  # (b, n, hidden)
+        hidden = embedded
+        for layer in self.layers:
+            hidden = layer(hidden, visible)
+        vector = self.pool(hidden, visible)  # (b, hidden)
+        logits = self.classify(vector)  # (b, num_classes)
+        return logits
+""",
+    "padding-first": """\
+    def forward(self, tokens):
+        padding = tokens == self.pad
+        x = self.embed(tokens)
+        for number in range(len(self.layers)):
+            x = self.layers[number](x, visible=~padding)
+        return self.classify(self.pool(x, visible=~padding))
+""",
+    "reduced": """\
+    def forward(self, tokens):
+        from functools import reduce
+
+        visible = torch.logical_not(torch.eq(tokens, self.pad))
+        x = reduce(lambda x, layer: layer(x, visible=visible), self.layers, self.embed(tokens))
+        return self.classify(self.pool(x, visible))
+""",
+    "recursive": """\
+    def through(self, x, visible, layers):
+        return self.through(layers[0](x, visible=visible), visible, layers[1:]) if len(layers) else x
+
+    def forward(self, tokens):
+        visible = tokens != self.pad
+        return self.classify(self.pool(self.through(self.embed(tokens), visible, self.layers), visible))
+""",
+    "functional": """\
+    def forward(self, tokens):
+        visible = tokens != self.pad
+        x = F.embedding(tokens, self.embed.weight)
+        for layer in self.layers:
+            x = layer(x, visible=visible)
+        return F.linear(self.pool(x, visible), self.classify.weight, self.classify.bias)
+""",
+    "rows-of-the-table": """\
+    def forward(self, tokens):
+        visible = tokens != self.pad
+        x = self.embed.weight[tokens]
+        for layer in self.layers:
+            x = layer(x, visible=visible)
+        return self.pool(x, visible) @ self.classify.weight.T + self.classify.bias
+""",
+    "one-hot": """\
+    def forward(self, tokens):
+        visible = tokens != self.pad
+        x = F.one_hot(tokens, self.embed.num_embeddings).to(self.embed.weight.dtype) @ self.embed.weight
+        for layer in self.layers:
+            x = layer(x, visible=visible)
+        return self.classify(self.pool(x, visible))
+""",
+    "padding-zeroed-and-told": """\
+    def forward(self, tokens):
+        visible = tokens != self.pad
+        x = self.embed(tokens).masked_fill(~visible.unsqueeze(-1), 0)
+        for layer in self.layers:
+            x = layer(x, visible=visible)
+        return self.classify(self.pool(x, visible))
+""",
+    "one-sequence-at-a-time": """\
+    def forward(self, tokens):
+        scores = []
+        for sequence in tokens:
+            real = sequence[sequence != self.pad][None]
+            x, visible = self.embed(real), torch.ones_like(real, dtype=torch.bool)
+            for layer in self.layers:
+                x = layer(x, visible=visible)
+            scores.append(self.classify(self.pool(x, visible)))
+        return torch.cat(scores)
+""",
+    "cut-to-the-longest": """\
+    def forward(self, tokens):
+        tokens = tokens[:, : (tokens != self.pad).sum(dim=1).max()]
+        visible = tokens != self.pad
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x, visible=visible)
+        return self.classify(self.pool(x, visible))
+""",
+}
+
+SEQUENCE_CLASSIFIER_RECORD = ValueRecord(
+    public=SEQUENCE_CLASSIFIER,
+    title="A classifier of sequences",
+    defines="SequenceClassifier",
+    parts=(Part("sequence-classifier-check", 2, values),),
+    hides=("modeling_classifier.SequenceClassifier",),
+    properties=(PADDING_HAS_NO_EFFECT, SEQUENCES_APART),
+    first_sizes={"b": 3, "n": 5, "hidden": 7, "num_classes": 2, "words": 11},
+    other_length={"b": 6, "n": 13},
+    other_sizes={"b": 4, "n": 6, "hidden": 10, "num_classes": 3, "words": 13, "magnitude": 4},
+    draw=draw,
+    reference=reference,
+    model_answer=MODEL_ANSWER,
+    wrong=WRONG,
+    misbehaving=MISBEHAVING,
+    right={name: INIT + forward for name, forward in FORWARDS.items()},
+)

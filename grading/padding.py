@@ -1,0 +1,144 @@
+"""Exercises whose batches hold padding: how such batches are drawn, how padding is judged, what goes wrong with it."""
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grading.answers import Answer
+from grading.judge import Rule, as_given, right, values
+from grading.mistakes import SOFTMAX
+from grading.properties import Property, same
+from grading.record import Arrays, Mark, Part, ValueRecord, WrongAnswer, dyadic, edited
+
+
+def draw_batch(rng: random.Random, sizes: dict[str, int], hidden: int, bound: float) -> Arrays:
+    """Return sequences of different lengths, the last without padding; the numbers at padding are larger ones."""
+    b, n = sizes["b"], sizes["n"]
+    drawn = sorted(range(2, n), key=lambda length: rng.random())[: b - 1]
+    lengths = [*sorted(drawn, reverse=True), n]  # of three or more, the first is neither the longest nor the shortest
+    visible = np.arange(n) < np.array(lengths)[:, None]  # (b, n)
+    words = dyadic(rng, b, n, hidden, bound=bound * sizes.get("magnitude", 1))
+    return {"x": np.where(visible[..., None], words, dyadic(rng, b, n, hidden, bound=3 * bound)), "visible": visible}
+
+
+def attended(case: Arrays, layer: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Arrays:
+    """Return what a layer for one sequence makes of each, whole and cut to its real tokens; 0 at padding."""
+    x = case["x"]
+    padded = np.zeros_like(x)
+    for sequence, length in enumerate(case["visible"].sum(axis=1)):
+        padded[sequence, :length] = layer(x[sequence, :length])
+    return {"whole": np.stack([layer(sequence) for sequence in x]), "padded": padded}
+
+
+def is_right(output: str) -> Rule:
+    """Return the rule that one output must be right, whatever the others are."""
+    return lambda outputs, case, expected, allowed: right(output, outputs, expected, allowed)
+
+
+def padding(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
+    """Judge what an answer makes of padding, whatever it makes of sequences without.
+
+    Then padding must change nothing: a sequence in a padded batch gives what it gives alone, cut to its real tokens.
+    """
+
+    def hidden(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
+        if right("padded", outputs, expected, allowed):
+            return True
+        length = int(case["visible"][0].sum())
+        cut = case | {name: case[name][:1, :length] for name in record.public.reads}
+        inputs = {name: as_given(array) for name, array in cut.items()}
+        alone = answer.ask("call", inputs, name=record.defines, evaluate=True)[1].get("outputs/whole")
+        if outputs.keys() != expected.keys() or alone is None or alone.shape != cut["x"].shape:
+            return False
+        whole, padded = (outputs[name][:1, :length] for name in ("whole", "padded"))
+        # Where nothing is read, there is nothing to hide.
+        return same(padded, alone) and not same(whole, alone)
+
+    return values(record, part, answer, rng, rule=hidden)
+
+
+def ignores_padding(output: str) -> Property:
+    """Return the property of an output that stays the same whatever stands at padding."""
+
+    def holds(ask: Callable[[Arrays], Arrays], case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
+        other = dyadic(rng, *case["x"].shape, bound=2)
+        changed = case | {"x": np.where(case["visible"][..., None], case["x"], other)}
+        return same(ask(case)[output], ask(changed)[output])
+
+    return Property("What stands at padding has an effect on real tokens: no query may read it.", holds)
+
+
+SIZES = "b, n, hidden = x.shape\n"
+HIDE = "scores.masked_fill(unreadable, -math.inf)"
+
+
+def padding_mistakes(answer: str, whole: str, padding: str) -> tuple[WrongAnswer, ...]:
+    """Return what goes wrong with padding, for an answer that unpacks SIZES, and masks `unreadable` by HIDE.
+
+    `whole` and `padding` are the parts that are about batches without padding, and with it.
+    """
+
+    def otherwise(name: str, hint: str, *edits: tuple[str, str]) -> WrongAnswer:
+        return edited(name, hint, answer, *edits, fails=(padding,))
+
+    def seen(visible: str) -> tuple[str, str]:
+        return SIZES, f"{SIZES}        visible = {visible}\n"
+
+    return (
+        otherwise(
+            "reads-padding",
+            "Padding is read like words: there is no mask, or it lies along the wrong axis.",
+            seen("torch.ones_like(visible)"),
+        ),
+        edited(
+            "mask-inverted",
+            "The mask is inverted: real tokens are hidden and padding is read.",
+            answer,
+            seen("~visible"),
+            fails=(whole, padding),
+        ),
+        otherwise(
+            "mask-of-the-first",
+            "The padding of the first sequence is hidden in all of them: each has a length of its own.",
+            seen("visible[:1].expand(b, n)"),
+        ),
+        otherwise(
+            "mask-of-the-shortest",
+            "Every sequence is treated as if it were as short as the shortest: real tokens are hidden too.",
+            seen("visible.all(dim=0).expand(b, n)"),
+        ),
+        otherwise(
+            "hides-the-last-word",
+            "The mask hides one position too many: the last real token must be read.",
+            seen("visible & visible.roll(-1, dims=1)"),
+        ),
+        otherwise(
+            "shows-the-first-pad",
+            "The mask hides one position too few: the first pad after the last real token is read.",
+            seen("visible | visible.roll(1, dims=1)"),
+        ),
+        otherwise(
+            "masked-with-zero",
+            "The scores of padding are set to 0 before the softmax, but a score of 0 still gets weight.",
+            ("-math.inf", "0"),
+        ),
+        otherwise(
+            "masked-with-minus-one",
+            "The scores of padding are set to a number that real scores may well have: it still gets weight.",
+            ("-math.inf", "-1"),
+        ),
+        otherwise(
+            "mask-after-softmax",
+            "Padding is hidden after the softmax: it takes its share first, and the rest no longer sums to 1.",
+            (HIDE, "scores"),
+            (SOFTMAX, f"{SOFTMAX}.masked_fill(unreadable, 0)"),
+        ),
+        otherwise(
+            "padding-zeroed",
+            "Padding is set to 0 in x and then read: zeros take a share of the weights like anything else.",
+            (SIZES, f"{SIZES}        x = x * visible[..., None]\n"),
+            (HIDE, "scores"),
+        ),
+    )

@@ -1,0 +1,166 @@
+"""Checks of topic 03: the report of an experiment, settings that were tuned and what came of them over five seeds.
+
+Students tune and report; grading trains a model of its own with the reported settings. This file holds what a
+report must look like and which accuracies are possible, measured over seeds in tests/test_experiments.py.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from transformer_lm.checks.report import CheckFailed, kind, passed
+
+SEEDS = 5
+ENOUGH = 3  # of them must reach the goal
+MOST_STEPS = 3000
+TEXT, ENTRIES = 200, 100  # what is read of a word, and of a list
+LIMITS = {"hidden": (1, 64), "learning_rate": (1e-6, 1), "batch_tokens": (2, 4096), "epochs": (1, 100)}
+HEADS = {"num_heads": (1, 16)}
+WHOLE = ("hidden", "batch_tokens", "epochs", "num_heads")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What can be had on a data set: accuracies from `reached` to `possible`; an epoch has `tokens` tokens."""
+
+    reached: float
+    possible: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a report says of one data set."""
+
+    settings: dict[str, float]
+    accuracies: list[float]
+
+
+@dataclass(frozen=True)
+class ExperimentExercise:
+    """What everybody may know about an exercise that asks for an experiment: `goals` by the name of the data set."""
+
+    id: str
+    name: str
+    goals: dict[str, Goal]
+    limits: dict[str, tuple[float, float]]
+
+    def check(self, report: object) -> None:
+        """Print one line if a report is complete and its accuracies are possible, else raise CheckFailed."""
+        for data, run in self.read(plain(report)).items():
+            self.check_run(data, run)
+        passed(self.id, f"complete, and {ENOUGH} of {SEEDS} seeds or more reach the goal on each data set.")
+
+    def read(self, report: object) -> dict[str, Run]:
+        """Return what a plain report says of each data set, or raise CheckFailed if anything is missing in it."""
+        if not isinstance(report, dict):
+            raise self._failed("the report", _told(report), "a dictionary", "Paste the dictionary that was printed.")
+        if set(report) != set(self.goals):
+            hint = "The report has one entry for each data set, under its name."
+            raise self._failed("the report", f"entries {_listed(report)}", f"entries {_listed(self.goals)}", hint)
+        return {data: self._run(data, report[data]) for data in self.goals}
+
+    def check_run(self, data: str, run: Run) -> None:
+        """Raise CheckFailed unless enough seeds reach the goal, and none more than there is to reach."""
+        goal = self.goals[data]
+        yours = ", ".join(f"{accuracy:.2f}" for accuracy in run.accuracies)
+        if max(run.accuracies) > goal.possible:
+            hint = "That is more than this model can reach here. Was it another model or pool, or not the validation?"
+            raise self._failed(f"the accuracies on {data}", yours, f"at most {goal.possible}", hint)
+        if sum(accuracy >= goal.reached for accuracy in run.accuracies) < ENOUGH:
+            hint = "More is possible: tune the settings. Try other learning rates first, then widths and batch sizes."
+            raise self._failed(
+                f"the accuracies on {data}", yours, f"{goal.reached} or more for {ENOUGH} of {SEEDS} seeds", hint
+            )
+
+    def _run(self, data: str, entry: object) -> Run:
+        """Return the entry for one data set, of plain numbers within the limits."""
+        what = f"the entry for {data}"
+        wanted = {*self.limits, "accuracies"}
+        if not isinstance(entry, dict) or set(entry) != wanted:
+            yours = f"entries {_listed(entry)}" if isinstance(entry, dict) else _told(entry)
+            hint = "It has every setting that you have tuned, and the accuracies, one for each seed."
+            raise self._failed(what, yours, f"entries {_listed(wanted)}", hint)
+        settings = {setting: self._setting(setting, entry[setting]) for setting in self.limits}
+        accuracies = entry["accuracies"]
+        if not isinstance(accuracies, list) or len(accuracies) != SEEDS:
+            hint = f"One run tells little: report {SEEDS} runs with {SEEDS} seeds, all of them."
+            raise self._failed(f"the accuracies on {data}", _told(accuracies), f"a list of {SEEDS} numbers", hint)
+        for accuracy in accuracies:
+            if not _is_number(accuracy) or not 0 <= accuracy <= 1:
+                hint = "An accuracy is the share that is right, a number between 0 and 1, not a percentage."
+                raise self._failed(f"the accuracies on {data}", _told(accuracy), "shares between 0 and 1", hint)
+        if "num_heads" in settings and settings["hidden"] % settings["num_heads"]:
+            yours = f"num_heads={settings['num_heads']} and hidden={settings['hidden']}"
+            raise self._failed(what, yours, "num_heads that divides hidden", "Each head is hidden // num_heads wide.")
+        steps = settings["epochs"] * math.ceil(self.goals[data].tokens / settings["batch_tokens"])
+        if steps > MOST_STEPS:
+            hint = "Less is enough here: take larger batches or fewer epochs, and another learning rate."
+            raise self._failed(what, f"{steps} steps of training", f"at most {MOST_STEPS}", hint)
+        return Run(settings, [float(accuracy) for accuracy in accuracies])
+
+    def _setting(self, setting: str, value: object) -> float:
+        """Return the value of a setting if it is a number within its limits, and whole where it must be."""
+        low, high = self.limits[setting]
+        whole = setting in WHOLE
+        if not _is_number(value) or not low <= value <= high or (whole and value != int(value)):
+            hint = f"{setting} must be a {'whole ' if whole else ''}number from {low} to {high}."
+            raise self._failed(f"the setting {setting}", _told(value), "a number within its limits", hint)
+        return int(value) if whole else float(value)
+
+    def _failed(self, what: str, yours: str, expected: str, hint: str) -> CheckFailed:
+        return CheckFailed(f"{what} in {self.name}", yours, expected, hint)
+
+
+def plain(value: object, depth: int = 3) -> object:
+    """Return numbers of any library, and dictionaries and lists of them, as plain ones; of all else its kind."""
+    if isinstance(value, Mapping) and depth:
+        return {str(key)[:TEXT]: plain(each, depth - 1) for key, each in list(value.items())[:ENTRIES]}
+    if isinstance(value, list | tuple) and depth:
+        return [plain(each, depth - 1) for each in value[:ENTRIES]]
+    if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1):
+        value = value.item()
+    return value if isinstance(value, bool | int | float) else kind(value)[:TEXT]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _told(value: object) -> str:
+    """Return what a plain value is, in words; a text is what `plain` says of something else."""
+    if isinstance(value, str):
+        return value
+    return repr(value)[:80] if isinstance(value, int | float) else kind(value)
+
+
+def _listed(names: object) -> str:
+    return ", ".join(sorted(str(name)[:40] for name in names))[:200] or "none"
+
+
+SIMPLE_EXPERIMENT = ExperimentExercise(
+    id="simple-experiment",
+    name="simple_experiment",
+    goals={"synth": Goal(0.74, 0.76, tokens=3200 * 6), "xor": Goal(0.74, 0.76, tokens=400 * 2)},
+    limits=LIMITS,
+)
+
+FULL_EXPERIMENT = ExperimentExercise(
+    id="full-experiment",
+    name="full_experiment",
+    goals={"synth": Goal(0.95, 1, tokens=3200 * 6), "xor": Goal(0.95, 1, tokens=400 * 2)},
+    limits=LIMITS | HEADS,
+)
+
+
+def simple_experiment(report: object) -> None:
+    """Check the student's report on simple self-attention with the select pool."""
+    SIMPLE_EXPERIMENT.check(report)
+
+
+def full_experiment(report: object) -> None:
+    """Check the student's report on full self-attention with the select pool."""
+    FULL_EXPERIMENT.check(report)

@@ -1,0 +1,56 @@
+"""Check of topic 03: sequences of several lengths as one padded batch."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from transformer_lm.checks.exercise import Inputs, PublicExercise
+from transformer_lm.checks.report import CheckFailed
+
+
+def _arguments(inputs: Inputs, output: str) -> tuple[list[list[int]], int, int]:
+    """Return what an output is made from: all sequences, cut or not, or one of them alone."""
+    sequences = [tokens.tolist() for tokens in inputs["tokens"].split(inputs["lengths"].tolist())]
+    max_len = int(inputs["max_len"]) if output == "cut" else 2 * int(inputs["lengths"].max())
+    return sequences[:1] if output == "alone" else sequences, int(inputs["pad"]), max_len
+
+
+def _tried(inputs: Inputs, output: str) -> str:
+    sequences, pad, max_len = _arguments(inputs, output)
+    lengths = ", ".join(str(len(sequence)) for sequence in sequences)
+    return f"pad_batch(sequences, pad={pad}, max_len={max_len}) with {len(sequences)} of length {lengths}"
+
+
+def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
+    """Yield the batches as real numbers, after checking that they hold whole ones and that the lists are as before."""
+    for output in PAD_BATCH.axes:
+        sequences, pad, max_len = _arguments(inputs, output)
+        tokens = answer(sequences, pad, max_len)
+        tried = _tried(inputs, output)
+        if sequences != _arguments(inputs, output)[0]:
+            hint = "The lists belong to the caller, who needs them again: make new ones, and leave these as they are."
+            raise CheckFailed(tried, "the lists are changed by the call", "the lists as they were before", hint)
+        if isinstance(tokens, Tensor):
+            if tokens.dtype != torch.long:
+                hint = "Tokens are numbers of rows in a table of embeddings: whole numbers, of dtype torch.long."
+                raise CheckFailed(tried, f"{output} of dtype {tokens.dtype}", f"{output} of dtype torch.int64", hint)
+            tokens = tokens.to(torch.get_default_dtype())
+        yield tokens
+
+
+PAD_BATCH = PublicExercise(
+    id="pad-batch",
+    axes={"whole": "b n", "cut": "b n", "alone": "b n"},
+    trains=(),
+    reads=("tokens", "lengths"),
+    build=lambda answer, inputs: answer,
+    call=_call,
+    tried=_tried,
+    batched=False,
+)
+
+
+def pad_batch(answer: Callable) -> None:
+    """Check the student's `pad_batch`: with a max_len that cuts nothing, with one that cuts, on one sequence."""
+    PAD_BATCH.check(answer)
