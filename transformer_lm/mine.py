@@ -22,7 +22,7 @@ from types import ModuleType
 
 import torch
 
-from transformer_lm import attention, checks, modeling_attention, modeling_transformer
+from transformer_lm import attention, checks, modeling_attention, modeling_classifier, modeling_transformer
 from transformer_lm.checks.source import cell_source
 
 
@@ -55,6 +55,14 @@ ANSWERS = {
         ),
         Answer("MultiHeadSelfAttention", (checks.multi_head_attention,), modeling_attention.MultiHeadSelfAttention),
         Answer("TransformerDecoderBlock", (checks.decoder_block,), modeling_transformer.TransformerDecoderBlock),
+    ),
+    # No padding of batches, which torch has itself, and no second name for several heads: see topic 02.
+    "03_classification": (
+        Answer("pooled", (checks.pooled,), modeling_classifier.pooled),
+        Answer("SequenceClassifier", (checks.sequence_classifier,), modeling_classifier.SequenceClassifier),
+        Answer("SimpleSelfAttention", (checks.simple_attention,), modeling_attention.SimpleSelfAttention),
+        Answer("PositionEmbedding", (checks.position_embedding,), modeling_transformer.PositionEmbedding),
+        Answer("TransformerEncoderBlock", (checks.encoder_block,), modeling_transformer.TransformerEncoderBlock),
     ),
 }
 

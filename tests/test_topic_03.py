@@ -1,0 +1,114 @@
+"""Assignment 03 as a class hands it in: answers that read padding, and reports of experiments that were not made."""
+
+import html
+import re
+
+import nbformat
+import pytest
+from sample_class import gradebook, new_course, python
+
+from grading.demo import edited, solved_notebook, write_submission
+from grading.sandbox import missing_walls
+
+TOPIC = "03_classification"
+OPTIONS = ["--reduced-isolation"] if missing_walls() else []
+FULL = {
+    "pad-batch-check": 2,
+    "mean-pool-check": 1,
+    "max-pool-check": 1,
+    "select-pool-check": 1,
+    "sequence-classifier-check": 2,
+    "simple-attention-check": 2,
+    "simple-attention-padding": 2,
+    "simple-experiment-check": 1,
+    "full-attention-check": 2,
+    "full-attention-padding": 2,
+    "full-experiment-check": 1,
+    "position-embedding-check": 2,
+    "encoder-block-check": 3,
+    "encoder-block-dropout": 1,
+}
+
+
+def changed(*edits: tuple[str, str, str]):
+    def change(notebook: nbformat.NotebookNode) -> None:
+        for edit in edits:
+            edited(*edit)(notebook)
+
+    return change
+
+
+# What each student changes in the solved notebook, and the points that differ from a full score.
+STUDENTS = {
+    "perfect": (changed(), {}),
+    "reads-padding": (
+        changed(
+            ("pooled", "x.masked_fill(padding, 0).sum(dim=1) / visible.sum(dim=1, keepdim=True)", "x.mean(dim=1)"),
+            ("pooled", "x.masked_fill(padding, -math.inf).amax(dim=1)", "x.amax(dim=1)"),
+            ("simple-attention", "scores.masked_fill(~visible[:, None, :], -math.inf)", "scores"),
+            ("full-attention", "scores.masked_fill(~visible[:, None, None, :], -math.inf)", "scores"),
+        ),
+        {
+            "mean-pool-check": 0,
+            "max-pool-check": 0,
+            "simple-attention-padding": 0,
+            "full-attention-padding": 0,
+        },
+    ),
+    "wishful": (
+        changed(
+            ("sequence-classifier", "return self.classify(self.pool(x, visible))",
+             "return self.classify(self.pool(x, visible)).softmax(dim=-1)"),
+            ("simple-experiment", "[0.75] * 5", "[1.0] * 5"),
+            ("full-experiment", '"num_heads": 8', '"num_heads": 1'),
+            ("position-embedding", "torch.arange(x.shape[1]", "torch.arange(1, x.shape[1] + 1"),
+            ("encoder-block", "self.dropout(thought)", "F.dropout(thought, self.dropout.p)"),
+        ),
+        {
+            "sequence-classifier-check": 0,
+            "simple-experiment-check": 0,
+            "full-experiment-check": 0,
+            "position-embedding-check": 0,
+            "encoder-block-dropout": 0,
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    course = new_course(tmp_path_factory.mktemp("topic-03"), TOPIC)
+    for student, (change, _) in STUDENTS.items():
+        notebook = solved_notebook(course, TOPIC)
+        change(notebook)
+        write_submission(course, student, nbformat.writes(notebook), assignment=TOPIC)
+    released = (course / "release" / TOPIC / f"{TOPIC}.ipynb").read_text()
+    write_submission(course, "blank", released, assignment=TOPIC)
+    python(course, "grading", "run", TOPIC, *OPTIONS)
+    python(course, "nbgrader", "generate_feedback", TOPIC)
+    return course
+
+
+@pytest.mark.parametrize("student", STUDENTS)
+def test_every_part_gets_what_it_deserves(course, student):
+    grades = {name: auto for name, (auto, _, _) in gradebook(course, TOPIC)[student]["grades"].items()}
+    questions = dict.fromkeys(("q1-answer", "q2-answer", "q3-answer"))  # they wait for a person
+    assert grades == FULL | questions | STUDENTS[student][1]
+
+
+def test_a_blank_submission_gets_nothing(course):
+    assert gradebook(course, TOPIC)["blank"]["score"] == 0
+
+
+@pytest.mark.parametrize(
+    ("student", "said"),
+    [
+        ("perfect", "The settings reach the goal here too, with seeds drawn for this submission."),
+        ("wishful", "That is more than this model can reach here."),
+        ("wishful", "These settings do not give what the report says"),
+    ],
+)
+def test_the_feedback_says_why(course, student, said):
+    page = (course / "feedback" / student / TOPIC / f"{TOPIC}.html").read_text()
+    text = " ".join(html.unescape(re.sub(r"<[^>]*>", "", page)).split())
+    assert said in text
