@@ -53,8 +53,9 @@ def padding(record: ValueRecord, part: Part, answer: Answer, rng: random.Random)
         if outputs.keys() != expected.keys() or alone is None or alone.shape != cut["x"].shape:
             return False
         whole, padded = (outputs[name][:1, :length] for name in ("whole", "padded"))
-        # Where nothing is read, there is nothing to hide.
-        return same(padded, alone) and not same(whole, alone)
+        # Where nothing is read there is nothing to hide, unless all weights are so large that padding has none at all.
+        unread = same(*(expected[name][:1, :length] for name in ("whole", "padded")))
+        return np.isfinite(padded).all() and same(padded, alone) and (unread or not same(whole, alone))
 
     return values(record, part, answer, rng, rule=hidden)
 

@@ -123,7 +123,7 @@ def test_the_package_passes_its_own_checks(capsys):
     checks.full_attention(full_self_attention)
     checks.encoder_block_output(TransformerEncoderBlock)
     checks.encoder_block(TransformerEncoderBlock)
-    assert capsys.readouterr().out.count("✓") == 23
+    assert capsys.readouterr().out.count("✓") == 22
 
 
 def test_a_cell_that_is_still_empty_is_told_so():

@@ -50,7 +50,7 @@ def search_settings(
     try:
         import optuna
     except ModuleNotFoundError as error:
-        raise ImportError('optuna must be installed, got none. Run: pip install "transformer-lm[search]"') from error
+        raise ImportError("optuna must be installed, got none. Run: pip install optuna") from error
     if trials < 1 or not len(seeds):
         raise ValueError(f"trials and seeds must be at least one each, got trials={trials} and seeds={seeds}.")
     ranges = {name: _range(name, values, optuna) for name, values in space.items() if isinstance(values, list | tuple)}
