@@ -18,10 +18,11 @@ from transformer_lm.classification import train_classifier
 from transformer_lm.datasets import Dataset, load_imdb_synth, load_xor
 from transformer_lm.modeling_classifier import make_classifier
 
-# Settings that reach the goal with 3 seeds of 5 fail with all of these about 4 times in 1,000.
-TRIES = 6
-# Without training, XOR is right for 3 of 4 by luck with one seed in ten, at a loss above this.
-LEARNED = 0.6
+# Settings that reach the goal with 3 seeds of 5 get there with fewer than two of these once in 120 times.
+TRIES, ENOUGH = 8, 2
+# The loss of one who says 50 % everywhere is 0.693. Without any training, one seed in ten gets 3 of 4 pairs of XOR
+# right by luck, and one in twenty also has a loss below this.
+LEARNED = 0.69
 
 
 def reproduced(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
@@ -37,14 +38,16 @@ def reproduced(record: Record, part: Part, answer: Answer, rng: random.Random) -
     seeds = [rng.getrandbits(32) for _ in range(TRIES)]
     for data, run in runs.items():
         goal = exercise.goals[data]
-        found: list[float] = []
-        while len(found) < TRIES and max(found, default=0) < goal.reached:
-            found.append(accuracy(exercise.id, data, tuple(run.settings.items()), seeds[len(found)]))
-        if max(found) < goal.reached:
+        reached = 0
+        for tried, seed in enumerate(seeds):
+            if reached == ENOUGH or reached + TRIES - tried < ENOUGH:
+                break
+            reached += accuracy(exercise.id, data, tuple(run.settings.items()), seed) >= goal.reached
+        if reached < ENOUGH:
             raise CheckFailed(
-                f"to train with the settings for {data} in {exercise.name}, {TRIES} times",
-                "none of these runs learns enough",
-                f"{goal.reached} or more",
+                f"to train with the settings for {data} in {exercise.name}, {TRIES} times with other seeds",
+                f"{goal.reached} or more is reached {reached} times, with a loss that shows learning",
+                f"{ENOUGH} times or more",
                 "These settings do not give what the report says: report the settings of the runs it shows.",
             )
     return "The settings reach the goal here too, with seeds drawn for this submission."

@@ -240,7 +240,7 @@ class _Trial:
     def thoroughly(self, case: Arrays) -> None:
         """Build the answer and compare outputs, gradients and what became of the inputs; name known mistakes."""
         found = self._called(case, first=True, build=True, gradients=True)
-        if not self.is_last or (not self.everything_is_right and not self.mistake):
+        if not self.is_last:
             return
         public = self.record.public
         tried = self._tried(case, next(iter(public.axes)))
@@ -248,6 +248,8 @@ class _Trial:
             if not np.array_equal(found.get(f"after/{name}", np.zeros(0)), array):
                 hint = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
                 raise CheckFailed(tried, f"{name} is changed by the call", f"{name} as it was before", hint)
+        if not self.everything_is_right and not self.mistake:
+            return
         source = self.mistake.source if self.mistake else self.record.model_answer
         for output, gradients in self.record.gradients(source, case).items():
             largest = max(np.abs(gradient).max() for gradient in gradients.values())
@@ -361,8 +363,18 @@ class _Trial:
         theirs = _tensors(outputs)
         return (
             known_mistake(theirs, name, known, hints)
+            or self._differs_again(outputs, case)
             or self.broken_property(case)
             or general_hint(theirs[name], known.outputs[name])
+        )
+
+    def _differs_again(self, outputs: Arrays, case: Arrays) -> str | None:
+        """Return what to say if the same call gives something else: then no other property means anything."""
+        again, _, _ = self._outputs(case)
+        return (
+            None
+            if all(_distance(again.get(name, np.zeros(0)), outputs[name]) == 0 for name in outputs)
+            else CALLED_AGAIN
         )
 
     def _tried(self, case: Arrays, output: str) -> str:

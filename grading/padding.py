@@ -40,22 +40,27 @@ def is_right(output: str) -> Rule:
 def padding(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
     """Judge what an answer makes of padding, whatever it makes of sequences without.
 
-    Then padding must change nothing: a sequence in a padded batch gives what it gives alone, cut to its real tokens.
+    If these are right, padded ones must be. If not, padding must still change nothing: each sequence in a padded batch
+    gives what it gives alone, cut to its real tokens.
     """
 
     def hidden(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
         if right("padded", outputs, expected, allowed):
             return True
-        length = int(case["visible"][0].sum())
-        cut = case | {name: case[name][:1, :length] for name in record.public.reads}
-        inputs = {name: as_given(array) for name, array in cut.items()}
-        alone = answer.ask("call", inputs, name=record.defines, evaluate=True)[1].get("outputs/whole")
-        if outputs.keys() != expected.keys() or alone is None or alone.shape != cut["x"].shape:
+        if outputs.keys() != expected.keys() or right("whole", outputs, expected, allowed):
             return False
-        whole, padded = (outputs[name][:1, :length] for name in ("whole", "padded"))
-        # Where nothing is read there is nothing to hide, unless all weights are so large that padding has none at all.
-        unread = same(*(expected[name][:1, :length] for name in ("whole", "padded")))
-        return np.isfinite(padded).all() and same(padded, alone) and (unread or not same(whole, alone))
+        for sequence, length in enumerate(case["visible"].sum(axis=1)):
+            here = (slice(sequence, sequence + 1), slice(length))
+            cut = case | {name: case[name][here] for name in record.public.reads}
+            inputs = {name: as_given(array) for name, array in cut.items()}
+            alone = answer.ask("call", inputs, name=record.defines, evaluate=True)[1].get("outputs/whole")
+            padded, whole = outputs["padded"][here], outputs["whole"][here]
+            if alone is None or not np.isfinite(padded).all() or not same(padded, alone):
+                return False
+            # Where nothing is read there is nothing to hide, unless what stands at padding would get no weight anyway.
+            if same(whole, alone) and not same(expected["whole"][here], expected["padded"][here]):
+                return False
+        return True
 
     return values(record, part, answer, rng, rule=hidden)
 
@@ -104,6 +109,11 @@ def padding_mistakes(answer: str, whole: str, padding: str) -> tuple[WrongAnswer
             "mask-of-the-first",
             "The padding of the first sequence is hidden in all of them: each has a length of its own.",
             seen("visible[:1].expand(b, n)"),
+        ),
+        otherwise(
+            "first-sequence-only",
+            "Padding is hidden in the first sequence and read in the others: each has padding of its own.",
+            seen("visible | (torch.arange(b, device=x.device) > 0)[:, None]"),
         ),
         otherwise(
             "mask-of-the-shortest",

@@ -73,8 +73,9 @@ class Part:
 class Record:
     """What holds for every exercise.
 
-    `defines` is the name that the student's cell must define; `parts` are what gets points. `hides` names what the
-    package holds of the answer, such as `attention.kqv`: it is left out as long as the exercise is open. With
+    `defines` is the name that the student's cell must define; `parts` are what gets points. `cell` is the grade_id of
+    the cell that answers it, if that is not its id: several exercises may share one. `hides` names what the package
+    holds of the answer, such as `attention.kqv`: it is left out as long as the exercise is open. With
     `forbids_attention`, torch's ready-made attention is taken away from the answer.
 
     `wrong` answers compute wrong numbers, and are told by them; `misbehaving` ones are wrong in another way.
@@ -88,6 +89,7 @@ class Record:
     misbehaving: tuple[WrongAnswer, ...]
     right: dict[str, str]
     wrong: tuple[WrongAnswer, ...] = ()
+    cell: str = ""
     hides: tuple[str, ...] = ()
     forbids_attention: bool = False
 
@@ -95,6 +97,11 @@ class Record:
     def id(self) -> str:
         """The exercise's id, such as `self-attention`."""
         return self.public.id
+
+    @property
+    def solution_cell(self) -> str:
+        """The grade_id of the cell that answers it."""
+        return self.cell or self.id
 
     @property
     def points(self) -> float:

@@ -37,7 +37,7 @@ def _kept(path: Path, time: int) -> NotebookNode:
 def records_of(assignment: str, released: NotebookNode) -> list[Record]:
     """Return the records of the exercises in a released notebook; none in a notebook of another course."""
     answered = {marks(cell).get("grade_id") for cell in released.cells if marks(cell).get("solution")}
-    return [record for record in topics().get(assignment, ()) if record.id in answered]
+    return [record for record in topics().get(assignment, ()) if record.solution_cell in answered]
 
 
 def judged(
@@ -47,8 +47,9 @@ def judged(
     results, left_out = [], {}
     for record in records:
         cells = cells_before(submitted, released, record.parts[0].name)
-        number = next(n for n, cell in enumerate(submitted.cells) if marks(cell).get("grade_id") == record.id)
-        results.append(judge(record, cells, server, solution=number, left_out=left_out))
+        names = [marks(cell).get("grade_id") for cell in submitted.cells]
+        solution = names.index(record.solution_cell)
+        results.append(judge(record, cells, server, solution=solution, left_out=left_out))
     return results
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from grading.exercises import records, value_records
+from grading.exercises.pooled import BEHAVIOURS
 from transformer_lm import checks
 from transformer_lm.attention import (
     attention_scores,
@@ -30,7 +31,9 @@ CHECKS = {
     "multi-head-attention": checks.multi_head_attention,
     "decoder-block": checks.decoder_block,
     "pad-batch": checks.pad_batch,
-    "pooled": checks.pooled,
+    "mean-pool": checks.mean_pool,
+    "max-pool": checks.max_pool,
+    "select-pool": checks.select_pool,
     "sequence-classifier": checks.sequence_classifier,
     "position-embedding": checks.position_embedding,
     "simple-attention": checks.simple_attention,
@@ -55,7 +58,9 @@ PROMISED = {
         "softmax-over-batch", "query-key-swapped", "no-bias", "split-by-view", "merged-without-transpose", "no-mixing",
         "mask-hides-diagonal", "mask-wrong-triangle", "mask-after-softmax", "masked-with-zero", "softmax-twice",
     },
-    "pooled": {"mean-over-padding", "max-over-padding", "padding-counts", "select-last"},
+    "mean-pool": {"over-padding", "divided-by-length"},
+    "max-pool": {"over-padding", "with-zeros"},
+    "select-pool": {"last"},
     "sequence-classifier": {"softmax-inside", "everything-visible", "pad-taken-for-zero"},
     "position-embedding": {"counted-from-one", "numbers-of-sequences", "positions-replace-input"},
     "simple-attention": {"scaled", "reads-padding", "mask-after-softmax", "masked-with-zero", "softmax-over-queries"},
@@ -110,7 +115,6 @@ def test_the_package_passes_its_own_checks(capsys):
     checks.mean_pool(pooled)
     checks.max_pool(pooled)
     checks.select_pool(pooled)
-    checks.pooled(pooled)
     checks.sequence_classifier(SequenceClassifier)
     checks.position_embedding(PositionEmbedding)
     checks.simple_attention_whole(SimpleSelfAttention)
@@ -123,7 +127,7 @@ def test_the_package_passes_its_own_checks(capsys):
     checks.full_attention(full_self_attention)
     checks.encoder_block_output(TransformerEncoderBlock)
     checks.encoder_block(TransformerEncoderBlock)
-    assert capsys.readouterr().out.count("✓") == 22
+    assert capsys.readouterr().out.count("✓") == 21
 
 
 def test_a_cell_that_is_still_empty_is_told_so():
@@ -344,6 +348,23 @@ def test_self_attention_without_its_layers_fails(old, new, yours):
         failure(checks.self_attention, answer)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "yours"),
+    [
+        ("self.attention_norm = nn", "self.norm = nn", "there is no self.attention_norm"),
+        ("self.mlp_norm = nn.LayerNorm(hidden)", "self.mlp_norm = None", "self.mlp_norm is None"),
+        ("self.mlp_norm = nn.LayerNorm(hidden)", "self.mlp_norm = nn.LayerNorm(hidden, eps=1e-6)", "self.mlp_norm is"),
+        ("attended = x +", "attended = x; attended +=", "x is changed by the call"),
+        ("  return attended", "  visible.logical_not_(); return attended", "visible is changed by the call"),
+    ],
+)
+def test_an_encoder_block_with_other_norms_or_in_place_is_told_so(old, new, yours):
+    record = records()["encoder-block"]
+    assert record.model_answer.count(old) == 1
+    failed = failure(checks.encoder_block, record.answer(record.model_answer.replace(old, new)))
+    assert failed.yours.startswith(yours)
+
+
 def test_ipython_shows_the_four_lines_and_no_traceback():
     failed = failure(checks.kqv, lambda x, layer: layer(x))
     assert failed._render_traceback_() == str(failed).splitlines()
@@ -382,22 +403,45 @@ def test_a_mistake_in_a_part_is_named_by_the_check_of_that_part(wrong):
         assert failure(checks.multi_head_mask, answer).hint == wrong.hint
 
 
-POOLS = records()["pooled"]
-POOL_CHECKS = {
-    "mean-pool-check": checks.mean_pool,
-    "max-pool-check": checks.max_pool,
-    "select-pool-check": checks.select_pool,
-}
+POOLS = ("mean-pool", "max-pool", "select-pool")
 
 
-@pytest.mark.parametrize("wrong", POOLS.wrong, ids=lambda wrong: wrong.name)
-def test_a_wrong_pool_is_named_by_its_own_check_and_the_others_pass(wrong):
-    for part, check in POOL_CHECKS.items():
-        if part not in wrong.fails:
-            check(POOLS.answer(wrong.source))
-        else:
-            hint = failure(check, POOLS.answer(wrong.source)).hint
-            assert hint == wrong.hint or len(wrong.fails) > 1  # then it may have two names
+@pytest.mark.parametrize("exercise", POOLS)
+def test_a_wrong_pool_is_found_by_its_own_check_and_the_others_pass(exercise, capsys):
+    record = records()[exercise]
+    own = [each for each in record.misbehaving if each not in BEHAVIOURS]  # the rest goes wrong in all pools
+    for wrong in (*record.wrong, *own):
+        answer = record.answer(wrong.source)
+        failure(CHECKS[exercise], answer)
+        for other in POOLS:
+            if other != exercise:
+                CHECKS[other](answer)
+    assert capsys.readouterr().out.count("✓") == 2 * len((*record.wrong, *own))
+
+
+@pytest.mark.parametrize("exercise", POOLS)
+def test_a_pool_that_is_written_passes_before_the_others_are(exercise):
+    answer = records()[exercise].answer(records()[exercise].right["alone"])
+    CHECKS[exercise](answer)
+    for other in POOLS:
+        if other != exercise:
+            assert failure(CHECKS[other], answer).yours == "raises NotImplementedError in pooled"
+
+
+@pytest.mark.parametrize(
+    ("exercise", "name", "said"),
+    [
+        ("mean-pool", "squeezed", "one sequence alone"),
+        ("mean-pool", "masks-in-place", "works in place"),
+        ("max-pool", "masks-in-place", "works in place"),
+        ("max-pool", "detached", "cuts the graph"),
+        ("select-pool", "transposes-in-place", "works in place"),
+    ],
+)
+def test_a_pool_that_computes_right_numbers_and_misbehaves_is_told_so(exercise, name, said):
+    record = records()[exercise]
+    (wrong,) = (each for each in record.misbehaving if each.name == name)
+    assert said in failure(CHECKS[exercise], record.answer(wrong.source)).hint
 
 
 FIRST_PARTS = {

@@ -1,5 +1,6 @@
 """Reports of experiments: what a check says of them, and how a grade is earned by settings that work."""
 
+import math
 import random
 
 import pytest
@@ -60,11 +61,18 @@ def test_the_number_of_tokens_is_that_of_the_data_set(data):
         assert exercise.goals[data].tokens == sum(map(len, x_train))
 
 
-def test_settings_that_learn_nothing_count_for_nothing_however_lucky_their_start():
+def test_settings_that_learn_nothing_rarely_count():
     idle = (("hidden", 4), ("learning_rate", 1e-6), ("batch_tokens", 800), ("epochs", 1))
-    found = [accuracy("simple-experiment", "xor", idle, seed) for seed in range(20)]
-    assert found == [0.0] * 20
-    assert LEARNED < 0.69  # the loss of one who says 50 % everywhere
+    lucky = [seed for seed in range(60) if accuracy("simple-experiment", "xor", idle, seed) >= 0.74]
+    assert len(lucky) <= 6  # two of eight tries must be: that happens to one in twelve or fewer
+    assert math.log(2) > LEARNED  # the loss of one who says 50 % everywhere
+
+
+def test_settings_that_learn_slowly_count():
+    """Honest, if not good: three quarters at a loss that is little below that of saying 50 %."""
+    slow = (("hidden", 2), ("learning_rate", 0.003), ("batch_tokens", 32), ("epochs", 15))
+    found = [accuracy("simple-experiment", "xor", slow, seed) for seed in range(TRIES)]
+    assert sum(each >= 0.74 for each in found) >= 4, found
 
 
 def test_settings_that_explode_count_for_nothing(monkeypatch):
@@ -91,19 +99,19 @@ def test_the_judge_trains_until_the_goal_is_reached_and_no_longer(monkeypatch):
 
     def scripted(exercise, data, settings, seed):
         tried.append((data, seed))
-        return 0.75 if len([each for each in tried if each[0] == data]) == 3 else 0.5
+        return 0.75 if len([each for each in tried if each[0] == data]) in (3, 5) else 0.5
 
     monkeypatch.setattr(experiments, "accuracy", scripted)
     value = report(record, SIMPLE)
     experiments.reproduced(record, record.parts[0], Reporter(value), random.Random(1))
-    assert [data for data, _ in tried] == ["synth"] * 3 + ["xor"] * 3
-    assert len({seed for _, seed in tried}) == 3
+    assert [data for data, _ in tried] == ["synth"] * 5 + ["xor"] * 5
+    assert len({seed for _, seed in tried}) == 5
 
     monkeypatch.setattr(experiments, "accuracy", lambda *arguments: tried.append(arguments) or 0.5)
     tried.clear()
-    with pytest.raises(CheckFailed, match="none of these runs learns enough"):
+    with pytest.raises(CheckFailed, match=r"0\.74 or more is reached 0 times"):
         experiments.reproduced(record, record.parts[0], Reporter(value), random.Random(1))
-    assert len(tried) == TRIES
+    assert len(tried) == TRIES - 1  # then two can no longer be reached
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_points_of_the_parts_are_those_of_the_check_cells():
         checks = {mark["grade_id"]: mark["points"] for mark in marks if mark.get("grade") and not mark.get("solution")}
         assert checks == {part.name: part.points for record in found for part in record.parts}
         solutions = {mark["grade_id"] for mark in marks if mark.get("solution") and not mark.get("grade")}
-        assert solutions == {record.id for record in found}
+        assert solutions == {record.solution_cell for record in found}
 
 
 def test_larger_exercises_have_many_wrong_and_right_answers():

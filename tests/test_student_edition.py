@@ -38,8 +38,8 @@ HIDDEN = {
     "modeling_transformer.TransformerDecoderBlock": "decoder-block",
     "modeling_transformer.TransformerEncoderBlock": "encoder-block",
     "modeling_transformer.PositionEmbedding": "position-embedding",
-    "modeling_classifier.pooled": "pooled",
-    "modeling_classifier.FlattenPool": "pooled",
+    "modeling_classifier.pooled": "select-pool",
+    "modeling_classifier.FlattenPool": "select-pool",
     "modeling_classifier.SequenceClassifier": "sequence-classifier",
 }
 # These compute no part of attention.

@@ -59,12 +59,14 @@ STUDENTS = {
         changed(
             ("sequence-classifier", "return self.classify(self.pool(x, visible))",
              "return self.classify(self.pool(x, visible)).softmax(dim=-1)"),
+            ("pooled", "return x.masked_fill(padding, -math.inf).amax(dim=1)", "raise NotImplementedError"),
             ("simple-experiment", "[0.75] * 5", "[1.0] * 5"),
             ("full-experiment", '"num_heads": 8', '"num_heads": 1'),
             ("position-embedding", "torch.arange(x.shape[1]", "torch.arange(1, x.shape[1] + 1"),
             ("encoder-block", "self.dropout(thought)", "F.dropout(thought, self.dropout.p)"),
         ),
         {
+            "max-pool-check": 0,
             "sequence-classifier-check": 0,
             "simple-experiment-check": 0,
             "full-experiment-check": 0,

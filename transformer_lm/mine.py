@@ -58,7 +58,7 @@ ANSWERS = {
     ),
     # No padding of batches, which torch has itself, and no second name for several heads: see topic 02.
     "03_classification": (
-        Answer("pooled", (checks.pooled,), modeling_classifier.pooled),
+        Answer("pooled", (checks.mean_pool, checks.max_pool, checks.select_pool), modeling_classifier.pooled),
         Answer("SequenceClassifier", (checks.sequence_classifier,), modeling_classifier.SequenceClassifier),
         Answer("SimpleSelfAttention", (checks.simple_attention,), modeling_attention.SimpleSelfAttention),
         Answer("PositionEmbedding", (checks.position_embedding,), modeling_transformer.PositionEmbedding),

@@ -7,13 +7,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from grading.answers import Answer
 from grading.exercises import decoder_block
-from grading.judge import part_values, right
-from grading.mistakes import misbehaviours, only_in_training
+from grading.judge import ALL_RIGHT, as_given, failure_told, part_values, right, values
+from grading.mistakes import IN_PLACE, misbehaviours, only_in_training
 from grading.padding import draw_batch, is_right
 from grading.properties import SEQUENCES_APART, input_matters
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.encoder_block import ENCODER_BLOCK, NORMS
+from grading.record import Arrays, Mark, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.encoder_block import ENCODER_BLOCK, ENCODER_DROPOUT, NORMS
+from transformer_lm.checks.report import CheckFailed
 
 DROPOUT, BLOCK = "encoder-block-dropout", "encoder-block-check"
 
@@ -60,6 +62,50 @@ def dropout_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: d
     output, undropped = outputs["output"], outputs["undropped"]
     same = output.shape == undropped.shape and np.allclose(output, undropped, rtol=0, atol=allowed["output"])
     return same and not np.allclose(output, expected["dropped"], rtol=0, atol=1)  # there was something to drop
+
+
+HALVED = "With dropout=0.5 in train mode each number that a part finds must be dropped or doubled: what do you drop?"
+TOGETHER = "Numbers are dropped together, such as whole tokens, or all at once: each must be dropped or kept by itself."
+
+
+def dropout(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
+    """Judge dropout; once everything is right, also what is dropped when half of what a part finds is."""
+    mark = values(record, part, answer, rng, rule=dropout_is_right)
+    if isinstance(mark, Mark) or not mark.startswith(ALL_RIGHT):
+        return mark
+    for finder, silent in (("attention", "down"), ("the feed-forward part", "attention")):
+        case = draw_for_dropout(rng, silent)
+        inputs = {name: as_given(array) for name, array in case.items()}
+        reply, found = answer.ask("call_as", inputs, name=record.defines, exercise=ENCODER_DROPOUT.id)
+        output = found.get("outputs/half")
+        tried = f"TransformerEncoderBlock(8, attention, dropout=0.5) in train mode, where only {finder} adds something"
+        if failure_told(reply) or output is None or output.shape != case["x"].shape:
+            raise failure_told(reply) or CheckFailed(tried, "no output", "output (b=6, n=7, hidden=8)", HALVED)
+        wrong, dropped, alone = dropped_shares(case, output)
+        yours = f"{wrong:.0%} of what is added is neither dropped nor doubled, {dropped:.0%} is dropped"
+        if not wrong and alone < 0.5:
+            raise CheckFailed(tried, f"{yours}, many numbers together", "0% and about 50%, each by itself", TOGETHER)
+        if wrong or not 0.3 < dropped < 0.7:
+            raise CheckFailed(tried, yours, "0% and about 50%", HALVED)
+    return mark
+
+
+def draw_for_dropout(rng: random.Random, silent: str) -> Arrays:
+    """Return a case without padding whose layer `silent` gives 0, so that only one of the two parts adds something."""
+    case = draw(rng, {"b": 6, "n": 7, "hidden": 8})
+    case |= {f"{silent}_{part}": np.zeros_like(case[f"{silent}_{part}"]) for part in ("weight", "bias")}
+    return case | {"visible": np.ones_like(case["visible"])}
+
+
+def dropped_shares(case: Arrays, output: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Return which share of what is added to x is neither 0 nor doubled, which share is 0, and how mixed they are.
+
+    The third is the share of the lines of numbers with both kinds in them, along the axis where it is smallest.
+    """
+    added, found = output - case["x"], reference(case)["output"] - case["x"]
+    dropped, doubled = np.abs(added) < 1e-3, np.abs(added - 2 * found) < 1e-3
+    mixed = [float((dropped.any(axis) & ~dropped.all(axis)).mean()) for axis in range(dropped.ndim)]
+    return 1 - float((dropped | doubled).mean()), float(dropped.mean()), min(mixed)
 
 
 # --- answers ------------------------------------------------------------------------------------
@@ -232,8 +278,62 @@ WRONG = (
 BOTH = (DROPOUT, BLOCK)
 NORM_HINT = "Make self.{} a layer norm over the features of a position: the check loads its weights by name."
 
+
+def other_dropout(name: str, hint: str, dropped: str) -> WrongAnswer:
+    """Return the answer that drops in a way of its own, in `dropped(x)` with a share `p`; as much as all is right."""
+    method = f"""\
+    def dropped(self, x):
+        p = self.dropout.p if self.training else 0
+        return {dropped}
+
+"""
+    source = INIT + method + MODEL_ANSWER.removeprefix(INIT).replace("self.dropout(", "self.dropped(")
+    return WrongAnswer(name, hint, source, (DROPOUT,))
+
+
+HALF_WRONG = (
+    *(
+        edited(name, HALVED, MODEL_ANSWER, *edits, fails=(DROPOUT,))
+        for name, edits in {
+            "dropout-of-the-wide-too": [(THINK_PART, "self.dropout(self.down(self.dropout(self.up(x).relu())))")],
+            "dropout-of-the-norm-too": [
+                (READ_PART, "self.dropout(self.attention(self.dropout(x), visible=visible))"),
+            ],
+            "dropout-twice": [(THINK_PART, f"self.dropout({THINK_PART})")],
+            "alpha-dropout": [("nn.Dropout(dropout)", "nn.AlphaDropout(dropout)")],
+        }.items()
+    ),
+    other_dropout("dropout-of-the-squared-share", HALVED, "F.dropout(x, p**2)"),
+    other_dropout("dropout-not-rescaled", HALVED, "F.dropout(x, p) * (1 - p)"),
+    other_dropout("dropout-only-if-strong", HALVED, "F.dropout(x, p) if p > 0.9 else x"),
+    other_dropout("dropout-of-whole-tokens", TOGETHER, "F.dropout1d(x, p)"),
+    other_dropout("dropout-of-whole-features", TOGETHER, "F.dropout1d(x.mT, p).mT"),
+    other_dropout("dropout-alike-in-all-sequences", TOGETHER, "x * F.dropout(torch.ones_like(x[0]), p)"),
+    other_dropout("dropout-of-everything-or-nothing", TOGETHER, "x * F.dropout(torch.ones(()), p)"),
+)
+
+# In place of the one that changes the input of its last call, which gets a copy, two change theirs in every call.
 MISBEHAVING = (
-    *misbehaviours(MODEL_ANSWER, "TransformerEncoderBlock.forward", longer=(2, 13), calls=3, parts=BOTH),
+    *(
+        each
+        for each in misbehaviours(MODEL_ANSWER, "TransformerEncoderBlock.forward", longer=(2, 13), calls=3, parts=BOTH)
+        if each.name != "changes-its-input"
+    ),
+    *HALF_WRONG,
+    edited(
+        "added-in-place",
+        IN_PLACE,
+        MODEL_ANSWER,
+        (f"attended = x + {READ}", f"x += {READ}\n        attended = x"),
+        fails=(BLOCK,),
+    ),
+    edited(
+        "mask-inverted-in-place",
+        IN_PLACE,
+        MODEL_ANSWER,
+        (f"attended = x + {READ}", f"attended = x + {READ}\n        visible.logical_not_()"),
+        fails=(BLOCK,),
+    ),
     only_in_training(MODEL_ANSWER, "TransformerEncoderBlock.forward", BOTH),
     edited(
         "fixed-dropout",
@@ -254,6 +354,13 @@ MISBEHAVING = (
         NORM_HINT.format("attention_norm"),
         MODEL_ANSWER,
         ("self.attention_norm = nn.LayerNorm(hidden)", "self.attention_norm = nn.BatchNorm1d(hidden)"),
+        fails=BOTH,
+    ),
+    edited(
+        "other-eps",
+        "Leave eps of self.mlp_norm as nn.LayerNorm has it, 1e-5: another one gives other numbers.",
+        MODEL_ANSWER,
+        ("self.mlp_norm = nn.LayerNorm(hidden)", "self.mlp_norm = nn.LayerNorm(hidden, eps=1e-6)"),
         fails=BOTH,
     ),
     edited(
@@ -380,7 +487,7 @@ ENCODER_BLOCK_RECORD = ValueRecord(
     public=ENCODER_BLOCK,
     title="A block of the encoder",
     defines="TransformerEncoderBlock",
-    parts=(Part(DROPOUT, 1, part_values(dropout_is_right)), Part(BLOCK, 3, part_values(is_right("output")))),
+    parts=(Part(DROPOUT, 1, dropout), Part(BLOCK, 3, part_values(is_right("output")))),
     hides=("modeling_transformer.TransformerEncoderBlock",),
     properties=(SEQUENCES_APART, input_matters("output")),
     first_sizes={"b": 3, "n": 7, "hidden": 5},

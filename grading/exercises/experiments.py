@@ -128,6 +128,10 @@ SIMPLE_EXPERIMENT_RECORD = _record(
         "wider": SIMPLE.replace('"hidden": 8', '"hidden": 12'),
         "by-steps": SIMPLE.replace('"hidden": 4', '"hidden": 3').replace("0.75, 0.5]", "0.5, 0.5]"),
         "tuples": SIMPLE.replace("[", "(").replace("]", ")"),
+        "arrays": "import numpy as np\n" + SIMPLE.replace("[", "np.array([").replace("]", "])"),
+        "slow": SIMPLE.replace(
+            '"hidden": 4,\n        "learning_rate": 0.03', '"hidden": 2,\n        "learning_rate": 0.003'
+        ),
         "numbers-of-numpy": "import numpy as np\n"
         + SIMPLE.replace("[0.75, 0.75, 0.75, 0.75, 0.75]", "list(np.full(5, 0.75))"),
         "numbers-of-torch": SIMPLE.replace("0.5]", "torch.tensor(0.5)]").replace(

@@ -1,19 +1,16 @@
-"""Exercise of topic 03: one vector for each sequence, from its real tokens alone."""
+"""Three exercises of topic 03 about one function: one vector for each sequence, from its real tokens alone."""
 
-import functools
 import random
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grading.judge import part_values, right
-from grading.mistakes import misbehaviours
+from grading.judge import values
+from grading.mistakes import CUT, misbehaviours
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.classifier import POOLED, POOLS
-from transformer_lm.checks.exercise import OTHER_SIZES
-
-MEAN, MAX, SELECT = PARTS = tuple(f"{how}-pool-check" for how in POOLS)
+from transformer_lm.checks.classifier import MAX_POOL, MEAN_POOL, SELECT_POOL
+from transformer_lm.checks.exercise import ONE_SEQUENCE, OTHER_SIZES, PublicExercise
 
 
 def draw_visible(rng: random.Random, b: int, n: int) -> NDArray[np.bool_]:
@@ -25,30 +22,23 @@ def draw_visible(rng: random.Random, b: int, n: int) -> NDArray[np.bool_]:
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
     """Return an input whose padding is larger than its real tokens; of these, the first feature is always negative.
 
-    No number comes twice in a feature, so there is one largest.
+    No number comes twice in a feature, so there is one largest. In the last feature of the last sequence it stands at
+    the end, where no other sequence has a token.
     """
     b, n, hidden = (sizes[name] for name in ("b", "n", "hidden"))
     visible = draw_visible(rng, b, n)
     x = dyadic(rng, b, n, hidden, bound=2) + np.arange(n)[:, None] / 64**2  # less than the steps between them
     x[~visible] += 6
     x[:, :, 0] -= np.where(visible, 6, 0)
+    x[-1, -1, -1] += 6
     return {"x": x * sizes.get("magnitude", 1), "visible": visible}
 
 
-def reference(case: Arrays) -> Arrays:
-    """Return the three pools, one sequence after the other."""
-    sequences = [x[visible] for x, visible in zip(case["x"], case["visible"], strict=True)]
-    return {
-        "mean": np.stack([x.mean(axis=0) for x in sequences]),
-        "max": np.stack([x.max(axis=0) for x in sequences]),
-        "select": np.stack([x[0] for x in sequences]),
-    }
-
-
-def is_right(how: str, outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
-    """Tell whether one of the pools is right."""
-    return right(how, outputs, expected, allowed)
-
+REFERENCES = {  # of one sequence without its padding
+    "mean": lambda tokens: tokens.mean(axis=0),
+    "max": lambda tokens: tokens.max(axis=0),
+    "select": lambda tokens: tokens[0],
+}
 
 # --- answers ------------------------------------------------------------------------------------
 
@@ -62,205 +52,202 @@ def pooled(x, visible, how):
     return x[:, 0]
 """
 
-RIGHT_POOLS = {
-    "mean": "x.masked_fill(padding, 0).sum(dim=1) / visible.sum(dim=1, keepdim=True)",
-    "max": "x.masked_fill(padding, -math.inf).amax(dim=1)",
-    "select": "x[:, 0]",
-}
 COUNT = "visible.sum(dim=1, keepdim=True)"
 TOTAL = "x.masked_fill(padding, 0).sum(dim=1)"
+POOLS = {"mean": f"{TOTAL} / {COUNT}", "max": "x.masked_fill(padding, -math.inf).amax(dim=1)", "select": "x[:, 0]"}
+CHANGED = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
+OF_THE_FIRST = "The mask of the first sequence is used for all: each has its own length."
 POSITIONS = "These are the positions of the largest numbers, not the numbers: look for `argmax`, or for [1]."
 
 
-def wrong(name: str, hint: str, **pools: str) -> WrongAnswer:
-    """Return the answer that computes some pools otherwise, and loses their points."""
-    edits = [(f"return {RIGHT_POOLS[how]}\n", f"return {pool}\n") for how, pool in pools.items()]
-    return edited(name, hint, MODEL_ANSWER, *edits, fails=tuple(f"{how}-pool-check" for how in pools))
+def wrong(how: str, name: str, hint: str, pool: str) -> WrongAnswer:
+    """Return the answer that computes one of the pools otherwise."""
+    return edited(name, hint, MODEL_ANSWER, (f"return {POOLS[how]}\n", f"return {pool}\n"))
 
 
-WRONG = (
-    wrong(
-        "mean-over-padding",
-        "The mean runs over padding too: the same sequence gets another vector in a batch of longer ones.",
-        mean="x.mean(dim=1)",
-    ),
-    wrong(
-        "mean-divided-by-length",
-        "The sum leaves out padding, but is divided by all positions: padding still counts in the number of tokens.",
-        mean=f"{TOTAL} / x.shape[1]",
-    ),
-    wrong(
-        "mean-of-everything-by-real-tokens",
-        "The sum includes padding; only what it is divided by leaves padding out.",
-        mean=f"x.sum(dim=1) / {COUNT}",
-    ),
-    wrong("mean-not-divided", "This is the sum of the real tokens: longer sequences get larger vectors.", mean=TOTAL),
-    wrong(
-        "mean-divided-by-the-batch",
-        "The sum is divided by the number of real tokens in the whole batch: each sequence has its own number.",
-        mean=f"{TOTAL} / visible.sum()",
-    ),
-    wrong(
-        "mean-divided-by-the-first-length",
-        "All sums are divided by the length of the first sequence: each sequence has its own number of tokens.",
-        mean=f"{TOTAL} / visible[0].sum()",
-    ),
-    wrong(
-        "mean-divided-by-width",
-        "The sum is divided by the number of features: a mean over tokens divides by how many tokens there are.",
-        mean=f"{TOTAL} / x.shape[2]",
-    ),
-    wrong(
-        "mean-without-the-first",
-        "The mean leaves out the first token, which is as real as the others.",
-        mean=f"{TOTAL.replace('x.', 'x[:, 1:].').replace('padding', 'padding[:, 1:]')} / ({COUNT} - 1)",
-    ),
-    wrong(
-        "mean-over-features",
-        "The mean runs over the features of each token: it should run over tokens.",
-        mean="x.mean(dim=2)",
-    ),
-    wrong(
-        "mean-over-batch",
-        "The mean runs over the sequences of the batch: each should get a vector of its own.",
-        mean="x.mean(dim=0)",
-    ),
-    wrong(
-        "mean-keeps-the-axis",
-        "The axis of positions is still there, with size 1: look for `keepdim`.",
-        mean=f"({TOTAL} / {COUNT})[:, None]",
-    ),
-    wrong(
-        "max-over-padding",
-        "The maximum runs over padding too: what stands there decides, though it means nothing.",
-        max="x.amax(dim=1)",
-    ),
-    wrong(
-        "max-with-zeros",
-        "Padding is set to 0 before the maximum: where all real numbers are negative, 0 wins.",
-        max="x.masked_fill(padding, 0).amax(dim=1)",
-    ),
-    wrong(
-        "max-is-the-minimum",
-        "These are the smallest numbers of each feature, not the largest.",
-        max="x.masked_fill(padding, math.inf).amin(dim=1)",
-    ),
-    wrong(
-        "max-of-sizes",
-        "The largest absolute value is taken: -3 is smaller than 2.",
-        max="x.masked_fill(padding, 0).abs().amax(dim=1)",
-    ),
-    wrong(
-        "max-over-features",
-        "The maximum runs over the features of each token: it should run over tokens.",
-        max="x.amax(dim=2)",
-    ),
-    wrong(
-        "max-over-batch",
-        "The maximum runs over the sequences of the batch: each should get a vector of its own.",
-        max="x.amax(dim=0)",
-    ),
-    wrong(
-        "max-of-one-feature",
-        "One token is taken whole: each feature has a largest number of its own.",
-        max="x[torch.arange(len(x)), x[:, :, 1].masked_fill(~visible, -math.inf).argmax(dim=1)]",
-    ),
-    wrong(
-        "max-position",
-        POSITIONS,
-        max="x.masked_fill(padding, -math.inf).argmax(dim=1) + 0 * x[:, 0]",  # so that there is a gradient, of 0
-    ),
-    wrong(
-        "max-keeps-the-axis",
-        "The axis of positions is still there, with size 1, after the maximum.",
-        max="x.masked_fill(padding, -math.inf).amax(dim=1, keepdim=True)",
-    ),
-    wrong(
-        "select-last",
-        "The last position is selected: in a shorter sequence that is padding. Which one is always a real token?",
-        select="x[:, -1]",
-    ),
-    wrong(
-        "select-last-real",
-        "The last real token is selected: look again at which one is asked for.",
-        select="x[torch.arange(len(x)), visible.sum(dim=1) - 1]",
-    ),
-    wrong("select-second", "The second position is selected: Python counts from 0.", select="x[:, 1]"),
-    wrong(
-        "select-first-sequence",
-        "The first sequence is selected: each sequence should give one of its positions.",
-        select="x[0]",
-    ),
-    wrong(
-        "select-first-feature",
-        "The first feature of every position is selected: the whole first position is meant.",
-        select="x[:, :, 0]",
-    ),
-    wrong(
-        "select-keeps-the-axis",
-        "The axis of positions is still there, with size 1, after the selection.",
-        select="x[:, :1]",
-    ),
-    wrong(
-        "padding-counts",
-        "Mean and maximum both run over padding: nothing is done with the mask.",
-        mean="x.mean(dim=1)",
-        max="x.amax(dim=1)",
-    ),
-    wrong(
-        "padding-as-zeros",
-        "Padding is set to 0 and then counts as a token: in the mean, and in the maximum where all are negative.",
-        mean="(x * ~padding).mean(dim=1)",
-        max="(x * ~padding).amax(dim=1)",
-    ),
-    wrong(
-        "visible-inverted",
-        "The mask is the wrong way round: mean and maximum run over padding alone. True stands for a real token.",
-        mean="(x * padding).sum(dim=1) / padding.sum(dim=1)",
-        max="x.masked_fill(~padding, -math.inf).amax(dim=1)",
-    ),
-    wrong(
-        "visible-of-the-first",
-        "The mask of the first sequence is used for all: each has its own length.",
-        mean="x.masked_fill(padding[:1], 0).sum(dim=1) / visible[:1].sum(dim=1, keepdim=True)",
-        max="x.masked_fill(padding[:1], -math.inf).amax(dim=1)",
-    ),
-    edited(
-        "swapped",
-        'The mean is returned for "max", and the maximum for "mean".',
-        MODEL_ANSWER,
-        ('if how == "mean"', 'if how not in ("mean", "select")'),
-        ('if how == "max"', 'if how != "select"'),
-        fails=(MEAN, MAX),
-    ),
-    wrong(
-        "always-the-mean",
-        "The mean is returned whatever `how` says.",
-        max=RIGHT_POOLS["mean"],
-        select=RIGHT_POOLS["mean"],
-    ),
-)
+def alone(how: str) -> str:
+    """Return the answer that has one of the pools, and raises NotImplementedError for the others."""
+    others = [(f"return {pool}\n", "raise NotImplementedError\n") for other, pool in POOLS.items() if other != how]
+    return edited("alone", "", MODEL_ANSWER, *others).source
 
-CHANGED = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
-BEHAVIOURS = misbehaviours(MODEL_ANSWER, "pooled", longer=(4, 13), calls=3, parts=PARTS)
 
-MISBEHAVING = (
-    *(each for each in BEHAVIOURS if each.name != "changes-its-input"),  # "select" shares memory with its input
-    edited(
-        "masks-in-place",
-        CHANGED,
-        MODEL_ANSWER,
-        ("x.masked_fill(padding, 0)", "x.masked_fill_(padding, 0)"),
-        ("x.masked_fill(padding, -math.inf)", "x.masked_fill_(padding, -math.inf)"),
+# Name, hint, and what is returned for that pool.
+WRONG = {
+    "mean": (
+        (
+            "over-padding",
+            "The mean runs over padding too: the same sequence gets another vector in a batch of longer ones.",
+            "x.mean(dim=1)",
+        ),
+        (
+            "divided-by-length",
+            "The sum leaves out padding, but is divided by all positions: padding still counts as tokens.",
+            f"{TOTAL} / x.shape[1]",
+        ),
+        (
+            "of-everything-by-real-tokens",
+            "The sum includes padding; only what it is divided by leaves padding out.",
+            f"x.sum(dim=1) / {COUNT}",
+        ),
+        (
+            "not-divided",
+            "This is the sum of the real tokens: longer sequences get larger vectors.",
+            TOTAL,
+        ),
+        (
+            "divided-by-the-batch",
+            "The sum is divided by the number of real tokens in the whole batch: each sequence has its own number.",
+            f"{TOTAL} / visible.sum()",
+        ),
+        (
+            "divided-by-the-first-length",
+            "All sums are divided by the length of the first sequence: each sequence has its own number of tokens.",
+            f"{TOTAL} / visible[0].sum()",
+        ),
+        (
+            "divided-by-width",
+            "The sum is divided by the number of features: a mean over tokens divides by how many tokens there are.",
+            f"{TOTAL} / x.shape[2]",
+        ),
+        (
+            "without-the-first",
+            "The mean leaves out the first token, which is as real as the others.",
+            f"x[:, 1:].masked_fill(padding[:, 1:], 0).sum(dim=1) / ({COUNT} - 1)",
+        ),
+        (
+            "over-features",
+            "The mean runs over the features of each token: it should run over tokens.",
+            "x.mean(dim=2)",
+        ),
+        (
+            "over-batch",
+            "The mean runs over the sequences of the batch: each should get a vector of its own.",
+            "x.mean(dim=0)",
+        ),
+        (
+            "keeps-the-axis",
+            "The axis of positions is still there, with size 1: look for `keepdim`.",
+            f"({TOTAL} / {COUNT})[:, None]",
+        ),
+        (
+            "visible-inverted",
+            "The mask is the wrong way round: the mean runs over padding alone. True stands for a real token.",
+            "(x * padding).sum(dim=1) / padding.sum(dim=1)",
+        ),
+        (
+            "visible-of-the-first",
+            OF_THE_FIRST,
+            "x.masked_fill(padding[:1], 0).sum(dim=1) / visible[:1].sum(dim=1, keepdim=True)",
+        ),
+        ("is-the-maximum", 'The maximum is returned for "mean".', POOLS["max"]),
     ),
-    wrong("max-position-alone", POSITIONS, max="x.masked_fill(padding, -math.inf).max(dim=1)[1]"),
-    wrong("max-below-a-hundred", OTHER_SIZES, max="x.masked_fill(padding, -100).amax(dim=1)"),
-    wrong(
-        "max-with-its-positions",
-        "Return max as one tensor.",
-        max="x.masked_fill(padding, -math.inf).max(dim=1)",
-        select="x[:, 0]",
+    "max": (
+        (
+            "over-padding",
+            "The maximum runs over padding too: what stands there decides, though it means nothing.",
+            "x.amax(dim=1)",
+        ),
+        (
+            "with-zeros",
+            "Padding is set to 0 before the maximum: where all real numbers are negative, 0 wins.",
+            "x.masked_fill(padding, 0).amax(dim=1)",
+        ),
+        (
+            "is-the-minimum",
+            "These are the smallest numbers of each feature, not the largest.",
+            "x.masked_fill(padding, math.inf).amin(dim=1)",
+        ),
+        (
+            "of-sizes",
+            "The largest absolute value is taken: -3 is smaller than 2.",
+            "x.masked_fill(padding, 0).abs().amax(dim=1)",
+        ),
+        (
+            "over-features",
+            "The maximum runs over the features of each token: it should run over tokens.",
+            "x.amax(dim=2)",
+        ),
+        (
+            "over-batch",
+            "The maximum runs over the sequences of the batch: each should get a vector of its own.",
+            "x.amax(dim=0)",
+        ),
+        (
+            "of-one-feature",
+            "One token is taken whole: each feature has a largest number of its own.",
+            "x[torch.arange(len(x)), x[:, :, 1].masked_fill(~visible, -math.inf).argmax(dim=1)]",
+        ),
+        (
+            "position",
+            POSITIONS,
+            "x.masked_fill(padding, -math.inf).argmax(dim=1) + 0 * x[:, 0]",  # so that there is a gradient, of 0
+        ),
+        (
+            "keeps-the-axis",
+            "The axis of positions is still there, with size 1, after the maximum.",
+            "x.masked_fill(padding, -math.inf).amax(dim=1, keepdim=True)",
+        ),
+        (
+            "visible-inverted",
+            "The mask is the wrong way round: the maximum runs over padding alone. True stands for a real token.",
+            "x.masked_fill(~padding, -math.inf).amax(dim=1)",
+        ),
+        ("visible-of-the-first", OF_THE_FIRST, "x.masked_fill(padding[:1], -math.inf).amax(dim=1)"),
+        ("is-the-mean", 'The mean is returned for "max".', POOLS["mean"]),
     ),
+    "select": (
+        (
+            "last",
+            "The last position is selected: in a shorter sequence that is padding. Which one is always a real token?",
+            "x[:, -1]",
+        ),
+        (
+            "last-real",
+            "The last real token is selected: look again at which one is asked for.",
+            "x[torch.arange(len(x)), visible.sum(dim=1) - 1]",
+        ),
+        ("second", "The second position is selected: Python counts from 0.", "x[:, 1]"),
+        (
+            "first-sequence",
+            "The first sequence is selected: each sequence should give one of its positions.",
+            "x[0]",
+        ),
+        (
+            "first-feature",
+            "The first feature of every position is selected: the whole first position is meant.",
+            "x[:, :, 0]",
+        ),
+        (
+            "keeps-the-axis",
+            "The axis of positions is still there, with size 1, after the selection.",
+            "x[:, :1]",
+        ),
+        ("is-the-mean", 'The mean is returned for "select".', POOLS["mean"]),
+        ("is-the-maximum", 'The maximum is returned for "select".', POOLS["max"]),
+    ),
+}
+
+MISBEHAVING = {
+    "mean": (
+        ("squeezed", ONE_SEQUENCE, f"({POOLS['mean']}).squeeze()"),
+        ("masks-in-place", CHANGED, f"x.mul_(~padding).sum(dim=1) / {COUNT}"),  # what `x *= ~padding` does
+    ),
+    "max": (
+        ("detached", CUT, f"{POOLS['max']}.detach()"),
+        ("masks-in-place", CHANGED, POOLS["max"].replace("masked_fill", "masked_fill_")),
+        ("position-alone", POSITIONS, "x.masked_fill(padding, -math.inf).max(dim=1)[1]"),
+        ("below-a-hundred", OTHER_SIZES, "x.masked_fill(padding, -100).amax(dim=1)"),
+        (
+            "with-its-positions",
+            "Return max as one tensor.",
+            "x.masked_fill(padding, -math.inf).max(dim=1)",
+        ),
+    ),
+    "select": (("transposes-in-place", CHANGED, "x.transpose_(0, 1)[0]"),),
+}
+# A selected position shares memory with its input, so a change of that is seen in the numbers: left out.
+BEHAVIOURS = tuple(
+    each for each in misbehaviours(MODEL_ANSWER, "pooled", longer=(4, 13)) if each.name != "changes-its-input"
 )
 
 RIGHT = {
@@ -384,22 +371,37 @@ def pooled(x, visible, how):
 """,
 }
 
-POOLED_RECORD = ValueRecord(
-    public=POOLED,
-    title="Three pools that leave out padding",
-    defines="pooled",
-    parts=tuple(
-        Part(part, 1, part_values(functools.partial(is_right, how))) for part, how in zip(PARTS, POOLS, strict=True)
-    ),
-    hides=("modeling_classifier.pooled", "modeling_classifier.FlattenPool"),
-    properties=(SEQUENCES_APART, input_matters(*POOLS)),
-    first_sizes={"b": 3, "n": 5, "hidden": 7},
-    other_length={"b": 4, "n": 13},
-    other_sizes={"b": 5, "n": 6, "hidden": 10, "magnitude": 512},
-    draw=draw,
-    reference=reference,
-    model_answer=MODEL_ANSWER,
-    wrong=WRONG,
-    misbehaving=MISBEHAVING,
-    right=RIGHT,
+
+def pool_record(public: PublicExercise, title: str) -> ValueRecord:
+    """Return the record of one of the pools."""
+    (how,) = public.axes
+
+    def reference(case: Arrays) -> Arrays:
+        sequences = zip(case["x"], case["visible"], strict=True)
+        return {how: np.stack([REFERENCES[how](x[visible]) for x, visible in sequences])}
+
+    return ValueRecord(
+        public=public,
+        title=title,
+        defines="pooled",
+        cell="pooled",
+        parts=(Part(f"{how}-pool-check", 1, values),),
+        hides=("modeling_classifier.pooled", "modeling_classifier.FlattenPool"),
+        properties=(SEQUENCES_APART, input_matters(how)),
+        first_sizes={"b": 3, "n": 5, "hidden": 7},
+        other_length={"b": 4, "n": 13},
+        other_sizes={"b": 5, "n": 6, "hidden": 10, "magnitude": 512},
+        draw=draw,
+        reference=reference,
+        model_answer=MODEL_ANSWER,
+        wrong=tuple(wrong(how, *mistake) for mistake in WRONG[how]),
+        misbehaving=(*BEHAVIOURS, *(wrong(how, *mistake) for mistake in MISBEHAVING[how])),
+        right=RIGHT | {"alone": alone(how)},
+    )
+
+
+POOL_RECORDS = (
+    pool_record(MEAN_POOL, "The mean of real tokens"),
+    pool_record(MAX_POOL, "The maximum of real tokens"),
+    pool_record(SELECT_POOL, "The first token"),
 )

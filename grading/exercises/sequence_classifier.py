@@ -10,7 +10,7 @@ from grading.judge import values
 from grading.mistakes import misbehaviours, only_in_training
 from grading.properties import Ask, Property
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.classifier import SEQUENCE_CLASSIFIER
+from transformer_lm.checks.classifier import SEQUENCE_CLASSIFIER, SHARES
 from transformer_lm.checks.exercise import OTHER_SIZES
 
 
@@ -47,7 +47,7 @@ def reference(case: Arrays) -> Arrays:
             x = x + share * np.maximum(x + 1, 0).sum(axis=0)
         return case["classify_weight"] @ np.sqrt(np.square(x + 1).sum(axis=0)) + case["classify_bias"]
 
-    shares = {"logits": (), "logits_layered": (0.25, -0.125)}
+    shares = {"logits": (), "logits_layered": SHARES}
     return {name: np.stack([scores(tokens, each) for tokens in case["tokens"]]) for name, each in shares.items()}
 
 

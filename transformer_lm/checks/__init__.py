@@ -15,18 +15,19 @@ from transformer_lm.checks.causal_attention import (
     multi_head_attention_layer,
 )
 from transformer_lm.checks.classifier import (
-    POOLED,
+    MAX_POOL,
+    MEAN_POOL,
     POSITION_EMBEDDING,
+    SELECT_POOL,
     SEQUENCE_CLASSIFIER,
     max_pool,
     mean_pool,
-    pooled,
     position_embedding,
     select_pool,
     sequence_classifier,
 )
 from transformer_lm.checks.decoder_block import DECODER_BLOCK, decoder_block
-from transformer_lm.checks.encoder_block import ENCODER_BLOCK, encoder_block, encoder_block_output
+from transformer_lm.checks.encoder_block import ENCODER_BLOCK, ENCODER_DROPOUT, encoder_block, encoder_block_output
 from transformer_lm.checks.experiment import FULL_EXPERIMENT, SIMPLE_EXPERIMENT, full_experiment, simple_experiment
 from transformer_lm.checks.multi_head_attention import (
     MULTI_HEAD_ATTENTION,
@@ -73,12 +74,15 @@ EXERCISES = {
         MULTI_HEAD_DROPOUT,
         DECODER_BLOCK,
         PAD_BATCH,
-        POOLED,
+        MEAN_POOL,
+        MAX_POOL,
+        SELECT_POOL,
         SEQUENCE_CLASSIFIER,
         POSITION_EMBEDDING,
         SIMPLE_ATTENTION,
         FULL_ATTENTION,
         ENCODER_BLOCK,
+        ENCODER_DROPOUT,
         SIMPLE_EXPERIMENT,
         FULL_EXPERIMENT,
     )
@@ -111,7 +115,6 @@ __all__ = [
     "multi_head_mask",
     "multi_head_scores",
     "pad_batch",
-    "pooled",
     "position_embedding",
     "select_pool",
     "self_attention",

@@ -9,32 +9,37 @@ from transformer_lm.checks.exercise import Inputs, PublicExercise, load_paramete
 from transformer_lm.checks.report import CheckFailed, kind
 from transformer_lm.shapes import describe
 
-# --- pooled -------------------------------------------------------------------------------------
-
-POOLS = ("mean", "max", "select")
+# --- mean-pool, max-pool, select-pool -----------------------------------------------------------
 
 
-def _tried_pooled(inputs: Inputs, how: str) -> str:
+def _tried_pool(inputs: Inputs, how: str) -> str:
     x, visible = describe("x", inputs["x"], "b n hidden"), describe("visible", inputs["visible"], "b n")
     return f'pooled({x}, {visible}, "{how}")'
 
 
-def _call_pooled(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-    for how in POOLS:
+def _pool(how: str) -> PublicExercise:
+    """Return the exercise about one of the pools: what the others do has no effect on it."""
+
+    def call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
         yield answer(inputs["x"], inputs["visible"], how)
 
+    return PublicExercise(
+        id=f"{how}-pool",
+        axes={how: "b hidden"},
+        trains=(how,),
+        reads=("x", "visible"),
+        build=lambda answer, inputs: answer,
+        call=call,
+        tried=_tried_pool,
+    )
 
-POOLED = PublicExercise(
-    id="pooled",
-    axes=dict.fromkeys(POOLS, "b hidden"),
-    trains=POOLS,
-    reads=("x", "visible"),
-    build=lambda answer, inputs: answer,
-    call=_call_pooled,
-    tried=_tried_pooled,
-)
+
+MEAN_POOL, MAX_POOL, SELECT_POOL = (_pool(how) for how in ("mean", "max", "select"))
 
 # --- sequence-classifier ------------------------------------------------------------------------
+
+
+SHARES = (0.25, -0.125, 0.5)
 
 
 class AddShare(nn.Module):
@@ -67,7 +72,7 @@ def _classifier_sizes(inputs: Inputs) -> tuple[int, int, int]:
 
 def _tried_classifier(inputs: Inputs, output: str) -> str:
     sizes = ", ".join(map(str, _classifier_sizes(inputs)))
-    layers = ", two layers" if output == "logits_layered" else ""
+    layers = f", {len(SHARES)} layers" if output == "logits_layered" else ""
     tokens = describe("tokens", inputs["tokens"], "b n")
     return f"SequenceClassifier({sizes}, pad={int(inputs['pad'])}, pool{layers}) with frozen weights on {tokens}"
 
@@ -77,7 +82,7 @@ def _build_classifier(answer: Callable, inputs: Inputs) -> nn.ModuleDict:
     vocab_size, hidden, num_classes = _classifier_sizes(inputs)
     weights = {name.replace("_", "."): inputs[name] for name in ("embed_weight", "classify_weight", "classify_bias")}
     built = nn.ModuleDict()
-    for output, options in (("logits", {}), ("logits_layered", {"layers": [AddShare(0.25), AddShare(-0.125)]})):
+    for output, options in (("logits", {}), ("logits_layered", {"layers": [AddShare(share) for share in SHARES]})):
         tried = _tried_classifier(inputs, output)
         pad = int(inputs["pad"])
         model = answer(vocab_size, hidden, num_classes, pad, distance_from_minus_one, **options)
@@ -164,26 +169,21 @@ POSITION_EMBEDDING = PublicExercise(
 
 def mean_pool(answer: Callable) -> None:
     """Check the student's `pooled` with "mean"."""
-    POOLED.only("mean", "the mean is").check(answer)
+    MEAN_POOL.check(answer)
 
 
 def max_pool(answer: Callable) -> None:
     """Check the student's `pooled` with "max"."""
-    POOLED.only("max", "the maximum is").check(answer)
+    MAX_POOL.check(answer)
 
 
 def select_pool(answer: Callable) -> None:
     """Check the student's `pooled` with "select"."""
-    POOLED.only("select", "the selected position is").check(answer)
-
-
-def pooled(answer: Callable) -> None:
-    """Check all three pools of the student's `pooled`, and their gradients."""
-    POOLED.check(answer)
+    SELECT_POOL.check(answer)
 
 
 def sequence_classifier(answer: Callable) -> None:
-    """Check the student's `SequenceClassifier`, with a simple pool, without layers and with two simple ones."""
+    """Check the student's `SequenceClassifier`, with a simple pool, without layers and with three simple ones."""
     SEQUENCE_CLASSIFIER.check(answer)
 
 

@@ -61,7 +61,7 @@ def known_mistake(outputs: dict[str, object], wrong: str, case: Case, hints: dic
         alike = [_explains(mistake, name, outputs[name], case) for name in names]
         if all(alike[: names.index(wrong) + 1]):
             explained[mistake] = sum(alike)
-    return hints[max(explained, key=explained.get)] if explained else None
+    return hints.get(max(explained, key=explained.get)) if explained else None
 
 
 def _explains(mistake: str, name: str, yours: object, case: Case) -> bool:

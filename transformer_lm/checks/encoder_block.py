@@ -1,6 +1,7 @@
 """Check of topic 03: a block of the encoder, around an attention that it is given."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -27,40 +28,52 @@ class ShareOfTheVisible(nn.Module):
 
 def _tried(inputs: Inputs, output: str) -> str:
     hidden = inputs["x"].shape[-1]
-    dropout = {"output": "", "undropped": ", dropout=1) in eval mode", "dropped": ", dropout=1) in train mode"}[output]
+    dropout = {
+        "output": ")",
+        "undropped": ", dropout=1) in eval mode",
+        "dropped": ", dropout=1) in train mode",
+        "half": ", dropout=0.5) in train mode",
+    }[output]
     return (
-        f"TransformerEncoderBlock({hidden}, attention{dropout or ')'} with frozen weights "
+        f"TransformerEncoderBlock({hidden}, attention{dropout} with frozen weights "
         f"on {described_batch(inputs, padded=True)}"
     )
 
 
+def _block(answer: Callable, inputs: Inputs, output: str, **options: float) -> nn.Module:
+    """Return a block with the weights of the inputs, around what stands for attention."""
+    hidden, tried = inputs["x"].shape[-1], _tried(inputs, output)
+    attention = load_parameters(ShareOfTheVisible(hidden), _weights(inputs, "attention"), tried)
+    block = answer(hidden, attention, **options)
+    if isinstance(block, nn.Module):
+        for name in NORMS:
+            _check_norm(tried, name, block, hidden)
+        _check_dropout(tried, block, options.get("dropout", 0))
+    return load_parameters(block, _weights(inputs, *NORMS, "up", "down"), tried)
+
+
 def _build(answer: Callable, inputs: Inputs) -> nn.ModuleDict:
     """Return two blocks with the same weights, one without dropout and one with as much as there can be."""
-    hidden = inputs["x"].shape[-1]
-    blocks = {}
-    for output, options in {"output": {}, "dropped": {"dropout": ALMOST_ALL}}.items():  # without is the default
-        tried = _tried(inputs, output)
-        attention = load_parameters(ShareOfTheVisible(hidden), _weights(inputs, "attention"), tried)
-        block = answer(hidden, attention, **options)
-        if isinstance(block, nn.Module):
-            for name in NORMS:
-                _check_norm(tried, name, getattr(block, name, None), hidden)
-            _check_dropout(tried, block, options.get("dropout", 0))
-        blocks[output] = load_parameters(block, _weights(inputs, *NORMS, "up", "down"), tried)
-    return nn.ModuleDict(blocks)
+    without = _block(answer, inputs, "output")  # which is the default
+    return nn.ModuleDict({"output": without, "dropped": _block(answer, inputs, "dropped", dropout=ALMOST_ALL)})
 
 
 def _weights(inputs: Inputs, *layers: str) -> Inputs:
     return {f"{layer}.{part}": inputs[f"{layer}_{part}"] for layer in layers for part in ("weight", "bias")}
 
 
-def _check_norm(tried: str, name: str, norm: object, hidden: int) -> None:
-    """Raise CheckFailed unless a layer is a LayerNorm over the features of a position."""
-    if isinstance(norm, nn.LayerNorm) and norm.normalized_shape == (hidden,) and norm.bias is not None:
-        return
-    yours = repr(norm) if isinstance(norm, nn.Module) else kind(norm)
+def _check_norm(tried: str, name: str, block: nn.Module, hidden: int) -> None:
+    """Raise CheckFailed unless the block has a LayerNorm of that name over the features of a position."""
+    norm = getattr(block, name, None)
     hint = f"Make self.{name} a layer norm over the features of a position: the check loads its weights by name."
-    raise CheckFailed(tried, f"self.{name} is {yours}", f"self.{name} is nn.LayerNorm({hidden})", hint)
+    if isinstance(norm, nn.LayerNorm) and norm.normalized_shape == (hidden,) and norm.bias is not None:
+        if norm.eps == 1e-5:
+            return
+        hint = f"Leave eps of self.{name} as nn.LayerNorm has it, 1e-5: another one gives other numbers."
+    yours = f"self.{name} is {repr(norm) if isinstance(norm, nn.Module) else kind(norm)}"
+    if not hasattr(block, name):
+        yours = f"there is no self.{name}"
+    raise CheckFailed(tried, yours, f"self.{name} is nn.LayerNorm({hidden})", hint)
 
 
 def _check_dropout(tried: str, block: nn.Module, share: float) -> None:
@@ -72,15 +85,16 @@ def _check_dropout(tried: str, block: nn.Module, share: float) -> None:
 
 
 def _call(blocks: nn.ModuleDict, inputs: Inputs) -> Iterator[Tensor]:
-    x, visible = inputs["x"], inputs["visible"]
+    copy, real = inputs["x"].clone(), inputs["visible"].clone()
 
-    def called(block: nn.Module, output: str) -> Tensor:
-        return at_real_tokens(block(x, visible=visible), visible, _tried(inputs, output))
+    def called(block: nn.Module, output: str, x: Tensor, visible: Tensor) -> Tensor:
+        return at_real_tokens(block(x, visible=visible), real, _tried(inputs, output))
 
     block, mode = blocks["dropped"], blocks.training
-    yield called(blocks["output"], "output")
-    yield called(block.eval(), "undropped")
-    yield called(block.train(), "dropped")
+    # What a block changes in place must not reach the next call: only the first one gets the inputs themselves.
+    yield called(blocks["output"], "output", inputs["x"], inputs["visible"])
+    yield called(block.eval(), "undropped", copy.clone(), real.clone())
+    yield called(block.train(), "dropped", copy.clone(), real.clone())
     block.train(mode)
 
 
@@ -92,6 +106,25 @@ ENCODER_BLOCK = PublicExercise(
     build=_build,
     call=_call,
     tried=_tried,
+)
+
+
+def _build_half(answer: Callable, inputs: Inputs) -> nn.Module:
+    return _block(answer, inputs, "half", dropout=0.5)
+
+
+def _call_half(block: nn.Module, inputs: Inputs) -> Iterator[Tensor]:
+    yield block.train()(inputs["x"], visible=inputs["visible"])
+
+
+# Its output is random: what was dropped can be told, by whoever knows what the parts find.
+ENCODER_DROPOUT = replace(
+    ENCODER_BLOCK,
+    id="encoder-dropout",
+    axes={"half": "b n hidden"},
+    trains=(),
+    build=_build_half,
+    call=_call_half,
 )
 
 

@@ -163,6 +163,7 @@ def load_parameters(module: object, weights: Inputs, tried: str) -> nn.Module:
     if not isinstance(module, nn.Module):
         hint = "Derive your class from nn.Module, and give the check the class itself."
         raise CheckFailed(tried, f"an object of type {type(module).__name__}", "an nn.Module", hint)
+    fixed = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
     for name, weight in weights.items():
         layer, _, part = name.rpartition(".")
         owner = getattr(module, layer, None) if layer else module
@@ -174,6 +175,9 @@ def load_parameters(module: object, weights: Inputs, tried: str) -> nn.Module:
             yours, expected = f"{name} of shape {tuple(theirs.shape)}", f"{name} of shape {tuple(weight.shape)}"
             hint = f"The sizes given to self.{layer} are wrong: nn.Linear takes the size in, then the size out."
             raise CheckFailed(tried, yours, expected, hint)
+        if name in fixed:
+            hint = "Something keeps it from learning, such as `requires_grad_(False)`: leave that out."
+            raise CheckFailed(tried, f"{name} gets no gradient", f"{name}, a parameter that is learned", hint)
         delattr(owner, part)
         setattr(owner, part, weight.to(theirs.dtype))
     return module.to(weight.device)

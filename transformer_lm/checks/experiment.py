@@ -17,6 +17,7 @@ SEEDS = 5
 ENOUGH = 3  # of them must reach the goal
 MOST_STEPS = 3000
 TEXT, ENTRIES = 200, 100  # what is read of a word, and of a list
+MANY = 1e12  # larger numbers are not written out
 LIMITS = {"hidden": (1, 64), "learning_rate": (1e-6, 1), "batch_tokens": (2, 4096), "epochs": (1, 100)}
 HEADS = {"num_heads": (1, 16)}
 WHOLE = ("hidden", "batch_tokens", "epochs", "num_heads")
@@ -47,6 +48,7 @@ class ExperimentExercise:
     name: str
     goals: dict[str, Goal]
     limits: dict[str, tuple[float, float]]
+    advice: str
 
     def check(self, report: object) -> None:
         """Print one line if a report is complete and its accuracies are possible, else raise CheckFailed."""
@@ -71,7 +73,7 @@ class ExperimentExercise:
             hint = "That is more than this model can reach here. Was it another model or pool, or not the validation?"
             raise self._failed(f"the accuracies on {data}", yours, f"at most {goal.possible}", hint)
         if sum(accuracy >= goal.reached for accuracy in run.accuracies) < ENOUGH:
-            hint = "More is possible: tune the settings. Try other learning rates first, then widths and batch sizes."
+            hint = f"More is possible: tune the settings. {self.advice}"
             raise self._failed(
                 f"the accuracies on {data}", yours, f"{goal.reached} or more for {ENOUGH} of {SEEDS} seeds", hint
             )
@@ -121,8 +123,8 @@ def plain(value: object, depth: int = 3) -> object:
         return {str(key)[:TEXT]: plain(each, depth - 1) for key, each in list(value.items())[:ENTRIES]}
     if isinstance(value, list | tuple) and depth:
         return [plain(each, depth - 1) for each in value[:ENTRIES]]
-    if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1):
-        value = value.item()
+    if isinstance(value, np.ndarray | np.generic | Tensor):
+        return plain(value.tolist(), depth)
     return value if isinstance(value, bool | int | float) else kind(value)[:TEXT]
 
 
@@ -134,7 +136,7 @@ def _told(value: object) -> str:
     """Return what a plain value is, in words; a text is what `plain` says of something else."""
     if isinstance(value, str):
         return value
-    return repr(value)[:80] if isinstance(value, int | float) else kind(value)
+    return f"{value:.6g}" if isinstance(value, int | float) and abs(value) < MANY else kind(value)
 
 
 def _listed(names: object) -> str:
@@ -146,6 +148,7 @@ SIMPLE_EXPERIMENT = ExperimentExercise(
     name="simple_experiment",
     goals={"synth": Goal(0.74, 0.76, tokens=3200 * 6), "xor": Goal(0.74, 0.76, tokens=400 * 2)},
     limits=LIMITS,
+    advice="Wide vectors have large dot products: begin with a narrow model, then try other learning rates.",
 )
 
 FULL_EXPERIMENT = ExperimentExercise(
@@ -153,6 +156,7 @@ FULL_EXPERIMENT = ExperimentExercise(
     name="full_experiment",
     goals={"synth": Goal(0.95, 1, tokens=3200 * 6), "xor": Goal(0.95, 1, tokens=400 * 2)},
     limits=LIMITS | HEADS,
+    advice="If every seed stops at 0.75, it is not the learning rate: which setting is new here?",
 )
 
 

@@ -32,9 +32,9 @@ def at_real_tokens(output: object, visible: Tensor, tried: str) -> object:
 
 
 def _call(layer: nn.Module, inputs: Inputs, tried: str) -> Iterator[Tensor]:
-    x, visible = inputs["x"], inputs["visible"]
+    x, visible = inputs["x"], inputs["visible"].clone()  # the layer might change its own
     yield layer(x, visible=torch.ones_like(visible))
-    yield at_real_tokens(layer(x, visible=visible), visible, tried)
+    yield at_real_tokens(layer(x, visible=inputs["visible"]), visible, tried)
 
 
 # --- simple-attention ---------------------------------------------------------------------------
