@@ -19,7 +19,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
     shortest = 2 + int(rng.random() * (max_len - 2))
     lengths = [shortest] + [2 + int(rng.random() * (n - 2)) for _ in range(sizes["b"] - 2)]
     lengths.insert(1 + int(rng.random() * max(1, len(lengths) - 1)), n)  # not the last, if there are three or more
-    tokens = [10 + int(rng.random() * 50_000) for _ in range(sum(lengths))]
+    tokens = [10 + int(rng.random() * 290) for _ in range(sum(lengths))]
     tokens[shortest - 1] = tokens[shortest] = 0
     return {
         "tokens": np.array(tokens),
