@@ -47,14 +47,12 @@ def main() -> None:
     known = {row["model"]: row for row in json.loads(RESULTS.read_text())} if write and RESULTS.exists() else {}
     rows: list[dict] = []
     for name, options in MODELS.items():
-        rows.append(known.get(name) or measured(name, data, **options))
+        rows.append(known.pop(name, None) or measured(name, data, **options))
         if write:
-            RESULTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            RESULTS.write_text(json.dumps([*rows, *known.values()], indent=1) + "\n", encoding="utf-8")
         shown = " ".join(f"{accuracy:.3f}" for accuracy in rows[-1]["val_accuracy"])
         ratio = rows[-1]["seconds"] / rows[0]["seconds"]
-        print(
-            f"{name:36}best {rows[-1]['accuracy']:.3f}, epoch by epoch {shown}, {ratio:.1f} times the baseline's time"
-        )
+        print(f"{name:40}best {rows[-1]['accuracy']:.3f}, by epoch {shown}, {ratio:.1f} times the baseline's time")
 
 
 def measured(name: str, data: Dataset, model: str, settings: dict, **options: object) -> dict:
