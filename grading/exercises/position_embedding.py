@@ -167,7 +167,7 @@ WRONG = (
 )
 
 CHANGED = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
-ERROR = "Read the error together with the line it names; print what stands in that line."
+NOT_REACHED = "No line of yours was reached: compare the names and arguments of your `def` with the given ones."
 SHAPES = "Two shapes do not fit together there. Print the shape of each tensor just before that line."
 TABLE = "Make self.positions a table of embeddings in __init__: how many there are, then how wide each is."
 BEHAVIOURS = misbehaviours(MODEL_ANSWER, "PositionEmbedding.forward", longer=(3, 13))
@@ -189,7 +189,7 @@ MISBEHAVING = (
     edited("table-turned-round", TABLE, MODEL_ANSWER, ("(max_len, hidden)", "(hidden, max_len)")),
     edited("linear-for-a-table", TABLE, MODEL_ANSWER, ("nn.Embedding", "nn.Linear")),
     edited("nothing-returned", "Return output as one tensor.", MODEL_ANSWER, (f"return {SUM}", SUM)),
-    edited("visible-not-taken", ERROR, MODEL_ANSWER, (", visible=None", "")),
+    edited("visible-not-taken", NOT_REACHED, MODEL_ANSWER, (", visible=None", "")),
 )
 
 FORWARDS = {
