@@ -1,13 +1,16 @@
 """Course folders to grade in, and what their gradebooks say."""
 
+import html
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 from nbgrader.api import Gradebook
 
-from grading.demo import ASSIGNMENT, write_class
+from grading.demo import ASSIGNMENT, Change, solved_notebook, write_class, write_submission
 from grading.sandbox import missing_walls
 
 ROOT = Path(__file__).parents[1]
@@ -54,6 +57,26 @@ def sample_course(folder: Path) -> Path:
     """Make a course folder with the sample class."""
     write_class(new_course(folder))
     return folder
+
+
+def graded_course(folder: Path, assignment: str, changes: dict[str, Change]) -> Path:
+    """Make a course whose students hand in the solved notebook, each with a change, and one a blank; grade it."""
+    course = new_course(folder, assignment)
+    for student, change in changes.items():
+        notebook = solved_notebook(course, assignment)
+        change(notebook)
+        write_submission(course, student, nbformat.writes(notebook), assignment=assignment)
+    released = (course / "release" / assignment / f"{assignment}.ipynb").read_text()
+    write_submission(course, "blank", released, assignment=assignment)
+    python(course, "grading", "run", assignment, *(["--reduced-isolation"] if REDUCED else []))
+    python(course, "nbgrader", "generate_feedback", assignment)
+    return course
+
+
+def feedback(course: Path, student: str, assignment: str) -> str:
+    """Return the words of a student's feedback page."""
+    page = (course / "feedback" / student / assignment / f"{assignment}.html").read_text()
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", "", page)).split())
 
 
 def gradebook(course: Path, assignment: str = ASSIGNMENT) -> dict[str, dict]:

@@ -7,14 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grading.judge import LONGEST, values
-from grading.mistakes import READY_MADE, SOFTMAX, misbehaviours, softmax_mistakes
+from grading.mistakes import ERROR, READY_MADE, SOFTMAX, misbehaviours, softmax_mistakes
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
 from transformer_lm.checks.causal_attention import CAUSAL_MASK, MASKED_SELF_ATTENTION, MULTI_HEAD_ATTENTION_LAYER
 from transformer_lm.checks.exercise import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
 
 SHAPES = "Two shapes do not fit together there. Print the shape of each tensor just before that line."
-ERROR = "Read the error together with the line it names; print what stands in that line."
 
 # --- causal-mask --------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ import random
 import numpy as np
 
 from grading.judge import values
+from grading.mistakes import ERROR
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
 from transformer_lm.checks.exercise import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
 from transformer_lm.checks.padding import PAD_BATCH
@@ -197,7 +198,6 @@ WRONG = (
 
 NOT_LONG = "Tokens are numbers of rows in a table of embeddings: whole numbers, of dtype torch.long."
 NOT_THEIRS = "The lists belong to the caller, who needs them again: make new ones, and leave these as they are."
-ERROR = "Read the error together with the line it names; print what stands in that line."
 COUNTED = """
 
 padded, calls = pad_batch, []

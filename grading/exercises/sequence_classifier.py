@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from grading.exercises.pooled import draw_visible
 from grading.judge import values
-from grading.mistakes import misbehaviours, only_in_training
+from grading.mistakes import ERROR, misbehaviours, only_in_training
 from grading.properties import Ask, Property
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.classifier import SEQUENCE_CLASSIFIER, SHARES
@@ -242,7 +242,6 @@ WRONG = (
     ),
 )
 
-ERROR = "Read the error together with the line it names; print what stands in that line."
 KEEP_TABLE = "Make self.embed a table of embeddings in __init__: how many there are, then how wide each is."
 
 MISBEHAVING = (
