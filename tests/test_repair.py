@@ -354,15 +354,16 @@ def test_metadata_may_be_nested_as_deeply_as_can_be_repaired(folder, solved):
                 read_submission(path)
 
 
-def read_or_refused(path: Path) -> None:
-    """Read a file: it is refused, or the notebook is valid and can be repaired and written."""
+def assert_read_or_refused(path: Path) -> None:
+    """Read a file: it is refused, or the notebook is valid, and once repaired can be written and read again."""
     try:
         notebook = read_submission(path)
     except UnreadableSubmission:
         return
     nbformat.validate(notebook)
     mended(notebook, SMALL)
-    nbformat.writes(notebook).encode()
+    again = nbformat.reads(nbformat.writes(notebook).encode().decode(), as_version=4)
+    assert [cell.source for cell in again.cells] == [cell.source for cell in notebook.cells]
 
 
 ODD = st.sampled_from(
@@ -401,14 +402,14 @@ def test_any_change_of_the_json_is_read_or_refused(folder, changes):
                 target[key] = new[0]
         except (KeyError, IndexError, TypeError):
             pass  # an earlier change took the target away
-    read_or_refused(written(folder, notebook))
+    assert_read_or_refused(written(folder, notebook))
 
 
 @quick
 @given(cells=JSON | st.lists(JSON), nbformat_=JSON | st.integers(0, 5), worksheets=JSON, metadata=JSON)
 def test_any_json_in_the_place_of_cells_is_read_or_refused(folder, cells, nbformat_, worksheets, metadata):
     notebook = {"cells": cells, "nbformat": nbformat_, "worksheets": worksheets, "metadata": metadata}
-    read_or_refused(written(folder, notebook))
+    assert_read_or_refused(written(folder, notebook))
 
 
 @quick
@@ -420,13 +421,13 @@ def test_any_change_of_the_bytes_is_read_or_refused(folder, changes, end):
     content = BYTES
     for start, length, new in changes:
         content = content[:start] + new + content[start + length :]
-    read_or_refused(written(folder, content[:end]))
+    assert_read_or_refused(written(folder, content[:end]))
 
 
 @quick
 @given(st.binary() | st.text(alphabet='{}[]",:0aeE-.\\u ').map(str.encode))
 def test_any_bytes_are_read_or_refused(folder, content):
-    read_or_refused(written(folder, content))
+    assert_read_or_refused(written(folder, content))
 
 
 # Repairing.

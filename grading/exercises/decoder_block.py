@@ -30,20 +30,27 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 def reference(case: Arrays) -> Arrays:
     """Return x plus what its positions read, plus what each then makes of it."""
-
-    def normalised(x: NDArray[np.float64], norm: str) -> NDArray[np.float64]:
-        centred = x - x.mean(axis=-1, keepdims=True)
-        deviation = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + 1e-5)
-        return centred / deviation * case[f"{norm}_weight"] + case[f"{norm}_bias"]
-
-    def linear(x: NDArray[np.float64], layer: str) -> NDArray[np.float64]:
-        return x @ case[f"{layer}_weight"].T + case[f"{layer}_bias"]
-
     x = case["x"]
     counts = np.arange(1, x.shape[1] + 1)[:, None]
-    attended = x + linear(np.cumsum(normalised(x, "attention_norm"), axis=1) / counts, "attention")
-    thought = linear(np.maximum(linear(normalised(attended, "mlp_norm"), "up"), 0), "down")
-    return {"output": attended + thought}
+    attended = x + linear(case, "attention", np.cumsum(normalised(case, "attention_norm", x), axis=1) / counts)
+    return {"output": attended + thought(case, attended)}
+
+
+def normalised(case: Arrays, norm: str, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what a layer norm of the case makes of each position."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    deviation = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + 1e-5)
+    return centred / deviation * case[f"{norm}_weight"] + case[f"{norm}_bias"]
+
+
+def linear(case: Arrays, layer: str, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what a linear layer of the case makes of each position."""
+    return x @ case[f"{layer}_weight"].T + case[f"{layer}_bias"]
+
+
+def thought(case: Arrays, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what the second part of a block, a norm and two layers with a ReLU, makes of each position."""
+    return linear(case, "down", np.maximum(linear(case, "up", normalised(case, "mlp_norm", x)), 0))
 
 
 # --- answers ------------------------------------------------------------------------------------

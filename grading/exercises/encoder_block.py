@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from grading.answers import Answer
 from grading.exercises import decoder_block
+from grading.exercises.decoder_block import linear, normalised, thought
 from grading.judge import ALL_RIGHT, as_given, failure_told, part_values, right, values
 from grading.mistakes import IN_PLACE, misbehaviours, only_in_training
 from grading.padding import draw_batch, is_right
@@ -36,21 +37,12 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 def reference(case: Arrays) -> Arrays:
     """Return x plus what its positions read from real ones, plus what each then makes of it; 0 at padding."""
-
-    def normalised(x: NDArray[np.float64], norm: str) -> NDArray[np.float64]:
-        centred = x - x.mean(axis=-1, keepdims=True)
-        deviation = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + 1e-5)
-        return centred / deviation * case[f"{norm}_weight"] + case[f"{norm}_bias"]
-
-    def linear(x: NDArray[np.float64], layer: str) -> NDArray[np.float64]:
-        return x @ case[f"{layer}_weight"].T + case[f"{layer}_bias"]
-
     output, dropped = np.zeros_like(case["x"]), np.zeros_like(case["x"])
     for sequence, length in enumerate(case["visible"].sum(axis=1)):
         x = case["x"][sequence, :length]
-        seen = normalised(x, "attention_norm")
-        read = x + linear(seen.sum(axis=0) / 4 - seen, "attention")
-        output[sequence, :length] = read + linear(np.maximum(linear(normalised(read, "mlp_norm"), "up"), 0), "down")
+        seen = normalised(case, "attention_norm", x)
+        read = x + linear(case, "attention", seen.sum(axis=0) / 4 - seen)
+        output[sequence, :length] = read + thought(case, read)
         dropped[sequence, :length] = x
     return {"output": output, "undropped": output, "dropped": dropped}
 
