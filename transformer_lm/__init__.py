@@ -3,8 +3,10 @@
 Read in this order: `attention.py` (the functions), `modeling_attention.py` (the same as PyTorch modules),
 `modeling_transformer.py` (what is built of them), `modeling_classifier.py` (classifiers of sequences), `datasets.py`,
 `batching.py` and `classification.py` (what these are trained on, and how), `results.py` (tables and curves),
-`device.py` (where tensors live), `checks/` (what tells you whether your answer is right), `mine.py` (what keeps your
-answers for later notebooks). `downloads.py` fetches corpora, `search.py` tunes: both only when asked.
+`modeling_lm.py` (language models), `corpora.py` and `tokenizers.py` (their texts), `lm.py` (labels, loss, slices),
+`training.py` with `muon.py`, `presets.py`, `checkpoints.py` and `reports.py` (a training run), `sampling.py` (what a
+model writes), `device.py` (where tensors live), `checks/` (what tells you whether your answer is right), `mine.py`
+(what keeps your answers for later notebooks). `downloads.py` fetches corpora, `search.py` tunes: both only when asked.
 Importing the package loads nothing but torch; figures and frozen values are read when asked for.
 """
 
@@ -16,12 +18,14 @@ from transformer_lm.modeling_attention import (
     SimpleSelfAttention,
 )
 from transformer_lm.modeling_classifier import SequenceClassifier, make_classifier
+from transformer_lm.modeling_lm import LMConfig, TransformerLM
 from transformer_lm.modeling_transformer import PositionEmbedding, TransformerDecoderBlock, TransformerEncoderBlock
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CausalSelfAttention",
+    "LMConfig",
     "MultiHeadSelfAttention",
     "PositionEmbedding",
     "SelfAttention",
@@ -29,6 +33,7 @@ __all__ = [
     "SimpleSelfAttention",
     "TransformerDecoderBlock",
     "TransformerEncoderBlock",
+    "TransformerLM",
     "best_device",
     "make_classifier",
 ]

@@ -10,7 +10,12 @@ from matplotlib.figure import Figure
 
 
 def show(figure: Figure, alt: str) -> None:
-    """Display a figure with `alt`, what it shows in words, and close it.
+    """Display a figure with `alt`, what it shows in words, and close it."""
+    display(picture(figure, alt), raw=True)
+
+
+def picture(figure: Figure, alt: str) -> dict[str, str]:
+    """Return a figure with its alt text as Jupyter takes what it displays, by kind, and close it.
 
     Jupyter drops the alt text of a plain image, so the page gets HTML; what cannot show HTML gets the image.
     """
@@ -19,4 +24,4 @@ def show(figure: Figure, alt: str) -> None:
     plt.close(figure)
     image = base64.b64encode(buffer.getvalue()).decode()
     page = f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{image}">'
-    display({"text/html": page, "image/png": image, "text/plain": f"Figure: {alt}"}, raw=True)
+    return {"text/html": page, "image/png": image, "text/plain": f"Figure: {alt}"}

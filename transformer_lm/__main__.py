@@ -1,0 +1,170 @@
+"""Train a language model and sample from it: `python -m transformer_lm train` and `python -m transformer_lm sample`."""
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from transformer_lm.checkpoints import load_model
+from transformer_lm.corpora import LOADERS, load_corpus
+from transformer_lm.device import best_device
+from transformer_lm.lm import loss_per_token
+from transformer_lm.presets import PRESETS, preset
+from transformer_lm.reports import PrintedReport, TensorBoard, validation_prompt
+from transformer_lm.sampling import sampled_text
+from transformer_lm.training import train
+
+ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code; what is wrong with it is one sentence, not a traceback."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.run(options)
+    except ERRORS as error:
+        print(f"{options.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"\n{options.command}: stopped.", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m transformer_lm", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    training = commands.add_parser("train", help="train a model, or go on training it")
+    training.set_defaults(run=run_train)
+    training.add_argument(
+        "--data", default="shakespeare", help=f"{', '.join(LOADERS)}, or a text file or folder of yours"
+    )
+    training.add_argument(
+        "--preset", default="default", choices=PRESETS, help="sizes and recipe (default: %(default)s)"
+    )
+    training.add_argument("--out", type=Path, help="the run's folder (default: runs/DATA-PRESET)")
+    training.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in that folder")
+    training.add_argument("--device", help="cpu, cuda or mps (default: the fastest that computes right)")
+    training.add_argument("--save-every", type=int, default=100, metavar="STEPS")
+    training.add_argument("--evaluate-every", type=int, metavar="STEPS", help="validation loss (always at the end)")
+    training.add_argument("--tensorboard", action="store_true", help="write files for TensorBoard into the folder")
+    training.add_argument("--quiet", action="store_true", help="no losses and samples, only the bar and the result")
+    for name, kind in (
+        ("steps", int),
+        ("batch-size", int),
+        ("learning-rate", float),
+        ("accumulation", int),
+        ("seed", int),
+    ):
+        training.add_argument(f"--{name}", type=kind, help="in place of the recipe's")
+    for name, kind in (("max-len", int), ("hidden", int), ("num-layers", int), ("num-heads", int), ("dropout", float)):
+        training.add_argument(f"--{name}", type=kind, help="in place of the preset's")
+
+    sampling = commands.add_parser("sample", help="let a trained model write")
+    sampling.set_defaults(run=run_sample)
+    sampling.add_argument("model", type=Path, help="a model.safetensors, or the folder of a run")
+    beginning = sampling.add_mutually_exclusive_group()
+    beginning.add_argument("--prompt", default="\n", help="what to continue (default: a line break)")
+    beginning.add_argument("--data", help="continue 16 tokens of this corpus's validation text instead")
+    sampling.add_argument("--num-tokens", type=int, default=500)
+    sampling.add_argument("--num-samples", type=int, default=1)
+    sampling.add_argument("--temperature", type=float, default=1.0, help="0 for the likeliest token each time")
+    sampling.add_argument("--top-k", type=int, help="draw among the likeliest K only")
+    sampling.add_argument("--top-p", type=float, help="draw among the likeliest with this probability together only")
+    sampling.add_argument("--seed", type=int, help="the same seed gives the same text")
+    sampling.add_argument("--device", help="cpu, cuda or mps")
+    return parser
+
+
+def run_train(options: argparse.Namespace) -> None:
+    """Train as the options say; under torchrun, together with the other processes."""
+    together = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    device = _own_device(options.device) if together else best_device(options.device)
+    if together:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        _train(options, device, rank=dist.get_rank() if together else 0)
+    finally:
+        if together:
+            dist.destroy_process_group()
+
+
+def _own_device(wanted: str | None) -> torch.device:
+    """Return the device of this process: the CPU, or the accelerator with its number on this machine."""
+    device = best_device(wanted)
+    return torch.device("cuda", int(os.environ["LOCAL_RANK"])) if device.type == "cuda" else torch.device("cpu")
+
+
+def _train(options: argparse.Namespace, device: torch.device, rank: int) -> None:
+    corpus = load_corpus(options.data)
+    chosen = preset(options.preset)
+    recipe = chosen.make_recipe(**_given(options, "steps", "batch_size", "learning_rate", "accumulation", "seed"))
+    torch.manual_seed(recipe.seed)
+    settings = _given(options, "max_len", "hidden", "num_layers", "num_heads", "dropout")
+    model = chosen.make_model(corpus.tokenizer.vocab_size, **settings).to(device)
+    folder = options.out or Path("runs") / f"{Path(options.data).resolve().stem}-{options.preset}"
+    reports = [] if options.quiet else [PrintedReport(corpus)]
+    if options.tensorboard and rank == 0:
+        reports.append(TensorBoard(folder / "tensorboard"))
+    if rank == 0:
+        sizes = f"{model.num_parameters:,} parameters, {len(corpus.train):,} tokens to train on"
+        print(f"{sizes}, {recipe.steps} steps on {device}")
+    history = train(
+        model,
+        corpus,
+        recipe,
+        folder=folder,
+        resume=options.resume,
+        save_every=options.save_every,
+        evaluate_every=options.evaluate_every,
+        reports=reports,
+    )
+    if rank == 0:
+        test = (
+            loss_per_token(model, corpus.test, model.config.max_len)
+            if len(corpus.test) > model.config.max_len
+            else None
+        )
+        print(f"Loss in nats per token: {history.validation[-1][1]:.4f} on validation", end="")
+        print(f", {test:.4f} on test" if test is not None else "", end="")
+        print(f"; {history.seconds:.0f} seconds of training.")
+        print(f"python -m transformer_lm sample {shlex.quote(str(folder))}")
+
+
+def run_sample(options: argparse.Namespace) -> None:
+    """Print samples, character by character as they come."""
+    model, tokenizer = load_model(options.model)
+    model = model.to(best_device(options.device))
+    corpus = None if options.data is None else load_corpus(options.data)
+    for number in range(options.num_samples):
+        seed, prompt = None if options.seed is None else options.seed + number, options.prompt
+        if corpus is not None:
+            prompt = corpus.tokenizer.decode(validation_prompt(corpus, seed or number)[0])
+        pieces = sampled_text(
+            model,
+            tokenizer,
+            prompt,
+            options.num_tokens,
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            seed=seed,
+        )
+        print(prompt, end="", flush=True)
+        for piece in pieces:
+            print(piece, end="", flush=True)
+        print("\n---" if number + 1 < options.num_samples else "")
+
+
+def _given(options: argparse.Namespace, *names: str) -> dict:
+    """Return the options that were given."""
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,412 @@
+"""A transformer language model: from tokens to scores for the next one, with the options of old and modern models.
+
+Axes: b batch, h heads, n positions, i of the query, j of the key, v vocabulary, dh width of one head; hidden = h * dh.
+"""
+
+import math
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transformer_lm.attention import attention_scores, attention_weights
+from transformer_lm.modeling_attention import CausalSelfAttention
+from transformer_lm.modeling_transformer import TransformerDecoderBlock
+from transformer_lm.sampling import continuation
+from transformer_lm.shapes import ShapeError, match_axes
+
+POSITIONS = ("learned", "sinusoidal", "rotary", "relative", "none")
+NORMS = ("layer", "rms", "plain")
+MLPS = ("relu", "gelu", "relu_squared", "swiglu")
+INITS = ("torch", "gpt2", "zero_output")
+ROTARY_BASE = 100  # slow enough for some hundred positions; longer texts take 10,000
+
+
+@dataclass(frozen=True)
+class LMConfig:
+    """The sizes and options of a language model; the defaults are those of GPT-2, small.
+
+    `positions` and `mlp` are named after what they do; a `norm` of kind `plain` is a layer norm with nothing to learn.
+    `mlp_hidden` is 4 * hidden unless you say otherwise. With `norm_first`, norms stand before attention and MLP, and
+    one more before the output; otherwise behind each residual, as in the first transformer. `tied` shares one table
+    between the embedding and the output. With `smear`, a learned share of each token's vector is added to the next.
+    """
+
+    vocab_size: int
+    max_len: int = 64
+    hidden: int = 128
+    num_layers: int = 4
+    num_heads: int = 4
+    mlp_hidden: int | None = None
+    dropout: float = 0.0
+    positions: str = "learned"
+    norm: str = "layer"
+    norm_first: bool = True
+    query_key_norm: bool = False
+    mlp: str = "gelu"
+    bias: bool = True
+    tied: bool = True
+    output_bias: bool = False
+    smear: bool = False
+    init: str = "gpt2"
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "max_len", "hidden", "num_layers", "num_heads"):
+            _require_whole(name, getattr(self, name))
+        if self.mlp_hidden is not None:
+            _require_whole("mlp_hidden", self.mlp_hidden)
+        for name in ("norm_first", "query_key_norm", "bias", "tied", "output_bias", "smear"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")
+        for name, known in (("positions", POSITIONS), ("norm", NORMS), ("mlp", MLPS), ("init", INITS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
+        if self.hidden % self.num_heads:
+            raise ValueError(f"num_heads must divide hidden, got num_heads={self.num_heads} and hidden={self.hidden}.")
+        is_number = isinstance(self.dropout, int | float) and not isinstance(self.dropout, bool)
+        if not is_number or not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout!r}.")
+        if self.positions == "rotary" and self.hidden // self.num_heads % 2:
+            raise ValueError(f"rotary positions must have heads of even width, got {self.hidden // self.num_heads}.")
+        if self.positions == "sinusoidal" and self.hidden % 2:
+            raise ValueError(f"sinusoidal positions must have an even hidden, got {self.hidden}.")
+        if self.tied and self.init == "zero_output":
+            raise ValueError("init must not be zero_output if tied, got both: all embeddings would be 0.")
+
+    @classmethod
+    def from_table(cls, table: dict) -> "LMConfig":
+        """Return the config of a table such as `dataclasses.asdict` makes. Raises ValueError for unknown settings."""
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(table) - known)
+        if unknown or "vocab_size" not in table:
+            problem = f"{unknown[0]!r}" if unknown else "no vocab_size"
+            raise ValueError(
+                f"a config must have vocab_size and settings among {', '.join(sorted(known))}, got {problem}."
+            )
+        return cls(**table)
+
+
+class Embed(nn.Module):
+    """The vector of each token, plus a learned or sinusoidal vector of its position, or none."""
+
+    def __init__(self, vocab_size: int, hidden: int, max_len: int, positions: str = "learned") -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocab_size, hidden)
+        self.positions = nn.Embedding(max_len, hidden) if positions == "learned" else None
+        waves = sinusoids(max_len, hidden) if positions == "sinusoidal" else None
+        self.register_buffer("waves", waves, persistent=False)
+
+    def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
+        """Return the vectors of tokens that stand at the positions from `start` on.
+
+        Shapes:
+            tokens   (b, n)
+            returns  (b, n, hidden)
+        """
+        x = self.tokens(tokens)
+        table = self.waves if self.positions is None else self.positions.weight  # (max_len, hidden)
+        return x if table is None else x + table[start : start + tokens.shape[1]]
+
+
+def sinusoids(max_len: int, hidden: int) -> Tensor:
+    """Return for each position sines (even columns) and cosines (odd ones) of ever longer waves, (max_len, hidden).
+
+    Vaswani et al., Attention Is All You Need, 2017, arXiv:1706.03762.
+    """
+    rates = 10_000.0 ** (-torch.arange(0, hidden, 2) / hidden)
+    angles = torch.arange(max_len)[:, None] * rates  # (max_len, hidden / 2)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
+
+
+class MLP(nn.Module):
+    """What a position does with what it has read: wider, bent, and back."""
+
+    def __init__(self, config: LMConfig) -> None:
+        super().__init__()
+        width = config.mlp_hidden or 4 * config.hidden
+        self.kind = config.mlp
+        self.up = nn.Linear(config.hidden, width, bias=config.bias)
+        self.gate = nn.Linear(config.hidden, width, bias=config.bias) if config.mlp == "swiglu" else None
+        self.down = nn.Linear(width, config.hidden, bias=config.bias)
+        self.dropout = make_dropout(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what each position makes of its own vector, (b, n, hidden) as x."""
+        wide = self.up(x)  # (b, n, mlp_hidden)
+        if self.kind == "gelu":
+            bent = F.gelu(wide, approximate="tanh")
+        elif self.kind == "swiglu":  # Shazeer, GLU Variants Improve Transformer, 2020, arXiv:2002.05202
+            bent = F.silu(self.gate(x)) * wide
+        else:  # squared: So et al., Primer, 2021, arXiv:2109.08668
+            bent = wide.relu() if self.kind == "relu" else wide.relu().square()
+        return self.dropout(self.down(bent))
+
+
+class Cache:
+    """The keys and values of what a model has read so far, in memory that is taken once."""
+
+    def __init__(self, config: LMConfig, b: int, like: Tensor) -> None:
+        shape = (b, config.num_heads, config.max_len, config.hidden // config.num_heads)
+        self.layers = [(like.new_empty(shape), like.new_empty(shape)) for _ in range(config.num_layers)]
+        self.length = 0
+        self.last: Tensor | None = None  # (b, 1, hidden), the embedding of the last token, for `smear`
+
+    def extended(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Remember the keys and values of new positions in a layer, (b, h, n, dh); return those of all positions."""
+        n, remembered = keys.shape[2], self.layers[layer]
+        for memory, new in zip(remembered, (keys, values), strict=True):
+            memory.narrow(2, self.length, n).copy_(new)
+        return remembered[0].narrow(2, 0, self.length + n), remembered[1].narrow(2, 0, self.length + n)
+
+
+class LMAttention(CausalSelfAttention):
+    """Causal attention that can turn its queries and keys by position, normalise them, and remember what it has read.
+
+    Rotary positions: Su et al., RoFormer, 2021, arXiv:2104.09864. Relative ones, a learned number for each head and
+    distance that is added to the score: Raffel et al., T5, 2020, arXiv:1910.10683, here without buckets.
+    """
+
+    def __init__(self, config: LMConfig, layer: int) -> None:
+        super().__init__(config.hidden, config.num_heads, config.max_len, config.dropout)
+        self.layer = layer
+        self.query_key_norm = config.query_key_norm
+        if not config.bias:
+            for linear in (self.k, self.q, self.v, self.mix):
+                linear.register_parameter("bias", None)
+        relative = config.positions == "relative"
+        self.distances = nn.Parameter(torch.zeros(config.num_heads, config.max_len)) if relative else None
+        cos, sin = (
+            turns(config.max_len, config.hidden // config.num_heads) if config.positions == "rotary" else (None,) * 2
+        )
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def forward(
+        self, x: Tensor, return_attention: bool = False, visible: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """As in CausalSelfAttention; with a cache, x are the positions after those that it remembers.
+
+        Shapes:
+            x        (b, n, hidden)
+            returns  (b, n, hidden), and (b, h, i, j) the weights if return_attention
+        """
+        if visible is not None:
+            raise ValueError("visible must be None: a language model reads texts without padding.")
+        start = 0 if cache is None else cache.length
+        queries, keys, values = (self._split(layer(x)) for layer in (self.q, self.k, self.v))  # (b, h, n, dh)
+        if self.query_key_norm or self.cos is not None:
+            queries, keys = self._placed(torch.stack((queries, keys)), start)
+        if cache is not None:
+            keys, values = cache.extended(self.layer, keys, values)  # (b, h, j, dh) from here on
+
+        bias = None if self.distances is None else self._bias(start, keys.shape[2])  # (h, i, j)
+        if return_attention:
+            return self._formula(queries, keys, values, bias)
+        several = queries.shape[2] > 1
+        mask = None
+        if bias is not None:
+            mask = bias.masked_fill(~self._causal(start, keys.shape[2], x.device), -math.inf)
+        elif several and start:
+            mask = self._causal(start, keys.shape[2], x.device)
+        heads = F.scaled_dot_product_attention(
+            queries, keys, values, mask, self.dropout.p if self.training else 0.0, is_causal=several and mask is None
+        )
+        return self.mix(self._merge(heads))
+
+    def _placed(self, both: Tensor, start: int) -> Tensor:
+        """Return queries and keys, (2, b, h, n, dh), normalised and turned by their positions from `start` on."""
+        if self.query_key_norm:
+            both = F.layer_norm(both, both.shape[-1:])
+        if self.cos is None:
+            return both
+        end = start + both.shape[-2]
+        return turned(both, self.cos[start:end], self.sin[start:end])
+
+    def _formula(self, queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the same as the fused kernel, and the weights (b, h, i, j) before dropout."""
+        b, h, n, _ = queries.shape
+        scores = attention_scores(queries.flatten(0, 1), keys.flatten(0, 1))  # (b * h, i, j)
+        if bias is not None:
+            scores = scores + bias.repeat(b, 1, 1)
+        weights = attention_weights(scores, self._causal(keys.shape[2] - n, keys.shape[2], scores.device)[None])
+        heads = self.dropout(weights) @ values.flatten(0, 1)  # (b * h, n, dh)
+        return self.mix(self._merge(heads.unflatten(0, (b, h)))), weights.unflatten(0, (b, h))
+
+    def _causal(self, start: int, end: int, device: torch.device) -> Tensor:
+        """Return which of the positions before `end` those from `start` on may read, (i, j)."""
+        return self._causal_mask(self.max_len, device)[0, start:end, :end]
+
+    def _bias(self, start: int, end: int) -> Tensor:
+        """Return for each head what is added to the score of a key by its distance, (h, i, j)."""
+        places = torch.arange(end, device=self.distances.device)
+        distance = (places[start:, None] - places).clamp(min=0)  # (i, j); the future is masked
+        return self.distances[:, distance]
+
+
+def turns(max_len: int, dh: int) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of the angle by which each position turns each pair of numbers, (max_len, dh / 2) each."""
+    rates = ROTARY_BASE ** (-torch.arange(0, dh, 2) / dh)
+    angles = torch.arange(max_len)[:, None] * rates
+    return angles.cos(), angles.sin()
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return (..., n, dh) with each pair of numbers, one from either half, turned by the angle of its position."""
+    first, second = x.chunk(2, dim=-1)  # (..., n, dh / 2)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+class LMBlock(TransformerDecoderBlock):
+    """A decoder block with the norms of a config, before or behind its parts, and with a memory."""
+
+    def __init__(self, config: LMConfig, layer: int) -> None:
+        super().__init__(config.hidden, LMAttention(config, layer), MLP(config))
+        self.attention_norm, self.mlp_norm = make_norm(config), make_norm(config)
+        self.norm_first = config.norm_first
+        self.dropout = make_dropout(config)  # of what attention has found; the MLP has its own
+
+    def forward(
+        self, x: Tensor, cache: Cache | None = None, return_attention: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Return every position with what it has read and thought, and the weights if return_attention.
+
+        Shapes:
+            x        (b, n, hidden)
+            returns  (b, n, hidden), and (b, h, i, j) the weights
+        """
+        read = self.attention(self.attention_norm(x) if self.norm_first else x, return_attention, cache=cache)
+        read, weights = read if return_attention else (read, None)
+        x = x + self.dropout(read)
+        if self.norm_first:
+            x = x + self.mlp(self.mlp_norm(x))
+        else:
+            x = self.attention_norm(x)
+            x = self.mlp_norm(x + self.mlp(x))
+        return (x, weights) if return_attention else x
+
+
+def make_dropout(config: LMConfig) -> nn.Module:
+    """Return what drops a share of all numbers in training, or nothing at all if the share is 0."""
+    return nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+
+
+def make_norm(config: LMConfig) -> nn.Module:
+    """Return a norm of the config's kind and width."""
+    if config.norm == "rms":  # Zhang and Sennrich, 2019, arXiv:1910.07467
+        return nn.RMSNorm(config.hidden, eps=1e-5)
+    return nn.LayerNorm(config.hidden, elementwise_affine=config.norm == "layer")
+
+
+class TransformerLM(nn.Module):
+    """A decoder-only transformer: at each position scores for the token that comes next."""
+
+    def __init__(self, config: LMConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = Embed(config.vocab_size, config.hidden, config.max_len, config.positions)
+        self.smear = nn.Parameter(torch.zeros(config.hidden)) if config.smear else None
+        self.dropout = make_dropout(config)
+        self.blocks = nn.ModuleList(LMBlock(config, layer) for layer in range(config.num_layers))
+        self.final_norm = make_norm(config) if config.norm_first else nn.Identity()
+        self.unembed = nn.Linear(config.hidden, config.vocab_size, bias=config.output_bias)
+        if config.tied:
+            self.unembed.weight = self.embed.tokens.weight
+        self.init_weights(config.init)
+
+    def init_weights(self, scheme: str) -> None:
+        """Draw all weights anew.
+
+        `torch`: as PyTorch does by itself. `gpt2`: from a normal distribution of width 0.02, narrower for the layers
+        whose results are added up along the residuals, biases 0. `zero_output`: as PyTorch does, but the output layer
+        begins at 0, so that every token is equally likely, and embeddings at the scale of one norm.
+        """
+        if scheme not in INITS:
+            raise ValueError(f"scheme must be one of {', '.join(INITS)}, got {scheme!r}.")
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding | nn.LayerNorm | nn.RMSNorm):
+                module.reset_parameters()
+        for name, parameter in self.named_parameters():
+            if name.endswith(("smear", "distances")):
+                nn.init.zeros_(parameter)
+        if scheme == "gpt2":
+            for name, parameter in self.named_parameters():
+                if parameter.dim() == 2 and not name.endswith("distances"):
+                    added = name.endswith(("mix.weight", "down.weight"))
+                    nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * len(self.blocks)) if added else 0.02)
+                elif name.endswith("bias"):
+                    nn.init.zeros_(parameter)
+        elif scheme == "zero_output":
+            nn.init.zeros_(self.unembed.weight)
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers the model learns."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+        """Return at each position a score for every token that may come next.
+
+        With a cache, the tokens follow those that it remembers, and are remembered too.
+
+        Shapes:
+            tokens   (b, n)
+            returns  (b, n, v)
+
+        Raises ShapeError if there are more than max_len tokens, with those that the cache remembers, or if the cache is
+        for another number of sequences.
+        """
+        x = self._embedded(tokens, cache)
+        for block in self.blocks:
+            x = block(x, cache)
+        if cache is not None:
+            cache.length += tokens.shape[1]
+        return self.unembed(self.final_norm(x))
+
+    def attention_maps(self, tokens: Tensor) -> Tensor:
+        """Return the attention weights of all layers and heads, before dropout.
+
+        Shapes:
+            tokens   (b, n)
+            returns  (layers, b, h, i, j)
+        """
+        x, maps = self._embedded(tokens), []
+        for block in self.blocks:
+            x, weights = block(x, return_attention=True)
+            maps.append(weights)
+        return torch.stack(maps)
+
+    def new_cache(self, b: int) -> Cache:
+        """Return an empty memory for b sequences."""
+        return Cache(self.config, b, self.embed.tokens.weight)
+
+    def sample_continuation(self, tokens: list[int], num_tokens: int) -> list[int]:
+        """Return num_tokens tokens that continue the given ones, each drawn from what the model expects."""
+        return self.better_sample_continuation(tokens, num_tokens)
+
+    def better_sample_continuation(
+        self, tokens: list[int], num_tokens: int, temperature: float = 1.0, top_k: int | None = None, **options: object
+    ) -> list[int]:
+        """As sample_continuation, with temperature and top-k; see `transformer_lm.sampling.continuation` for more."""
+        prompt = torch.tensor([tokens], dtype=torch.long)
+        return continuation(self, prompt, num_tokens, temperature=temperature, top_k=top_k, **options)[0].tolist()
+
+    def _embedded(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+        memory = {} if cache is None else {"cache": (cache.layers[0][0], "b h max_len dh")}
+        n, start = match_axes(tokens=(tokens, "b n"), **memory)["n"], 0 if cache is None else cache.length
+        if start + n > self.config.max_len:
+            after = f" after {start} in the cache" if start else ""
+            raise ShapeError(f"tokens must have at most max_len={self.config.max_len} positions, got n={n}{after}.")
+        x = self.embed(tokens, start)  # (b, n, hidden)
+        if self.smear is not None:
+            first = torch.zeros_like(x[:, :1]) if cache is None or cache.last is None else cache.last
+            before = torch.cat((first, x[:, :-1]), dim=1)
+            if cache is not None:
+                cache.last = x[:, -1:]
+            x = x + self.smear * before
+        return self.dropout(x)
+
+
+def _require_whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a whole number from 1 on, got {value!r}.")

@@ -1,0 +1,149 @@
+"""Sampling from a language model, token by token.
+
+A model sees at most its max_len last tokens. When its context is full it forgets the oldest quarter, and reads the rest
+anew: so what it remembers of them (the cache) stays what it would compute from them alone.
+
+Axes: b batch, n positions, v vocabulary.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from transformer_lm.lm import evaluating
+from transformer_lm.shapes import match_axes
+
+KEPT = 3  # quarters of a full context
+
+
+def next_probabilities(
+    logits: Tensor, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
+) -> Tensor:
+    """Return how likely each token is to be drawn next.
+
+    Scores are divided by the temperature: below 1 the likely becomes likelier, 0 leaves the likeliest token alone (the
+    first of several). Then all but the top_k likeliest are left out (equals of the last stay; more than there are
+    tokens leave all), and of those all but the likeliest that together have a probability of top_p or more (Holtzman
+    et al., The Curious Case of Neural Text Degeneration, 2019, arXiv:1904.09751).
+
+    Shapes:
+        logits   (b, v)
+        returns  (b, v), rows sum to 1
+
+    Raises ValueError for a temperature below 0, top_k below 1, or top_p that is not above 0 and at most 1.
+    """
+    v = match_axes(logits=(logits, "b v"))["v"]
+    if not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature must be 0 (greedy) or more, and finite, got {temperature}.")
+    if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
+        raise ValueError(f"top_k must be a whole number from 1 on, or None for all tokens, got {top_k}.")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p must be above 0 and at most 1, or None for all tokens, got {top_p}.")
+    if temperature == 0:
+        return torch.zeros_like(logits).scatter(-1, logits.argmax(-1, keepdim=True), 1.0)
+    temperature = max(temperature, torch.finfo(logits.dtype).tiny)  # a smaller one would be rounded to 0
+    scores = (logits - logits.max(-1, keepdim=True).values) / temperature  # at most 0
+    if top_k is not None and top_k < v:
+        scores = scores.masked_fill(scores < scores.topk(top_k).values[:, -1:], -math.inf)
+    probabilities = scores.softmax(-1)
+    if top_p is not None and top_p < 1:
+        ordered, order = probabilities.sort(descending=True)
+        before = ordered.cumsum(-1) - ordered  # the probability of all that are likelier
+        dropped = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= top_p)
+        probabilities = probabilities.masked_fill(dropped, 0.0)
+        probabilities = probabilities / probabilities.sum(-1, keepdim=True)
+    return probabilities
+
+
+def sampled_tokens(
+    model: nn.Module,
+    prompt: Tensor,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    cached: bool = True,
+) -> Iterator[Tensor]:
+    """Yield, without end, the next token of each sequence, (b,): take as many as you want.
+
+    The same seed gives the same tokens, with the cache and without. The model is in eval mode while it computes, and
+    in the mode it was in at each yield.
+
+    Shapes:
+        prompt   (b, n)
+
+    Raises ValueError for an empty prompt or tokens outside the vocabulary, and what `next_probabilities` raises.
+    """
+    config = model.config
+    if prompt.numel() == 0:
+        raise ValueError("prompt must have a token or more, got none: a line break is a good beginning.")
+    match_axes(prompt=(prompt, "b n"))
+    prompt = prompt.long().cpu()  # where tokens are drawn
+    if prompt.min() < 0 or prompt.max() >= config.vocab_size:
+        outside = prompt[(prompt < 0) | (prompt >= config.vocab_size)][0]
+        raise ValueError(f"prompt must have tokens from 0 to {config.vocab_size - 1}, got {outside}.")
+    choice = temperature, top_k, top_p
+    next_probabilities(torch.zeros(1, config.vocab_size), *choice)  # refuse now, not at the first yield
+    return _tokens(model, prompt[:, -config.max_len :], choice, seed, cached)
+
+
+def _tokens(
+    model: nn.Module, context: Tensor, choice: tuple[float, int | None, float | None], seed: int | None, cached: bool
+) -> Iterator[Tensor]:
+    generator = torch.Generator()
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+    max_len = model.config.max_len
+    cache, unread = None, context
+    while True:
+        with torch.inference_mode(), evaluating(model) as device:
+            if cached and cache is None:
+                cache = model.new_cache(len(context))
+            logits = model((unread if cached else context).to(device), cache)[:, -1].float().cpu()
+        tokens = torch.multinomial(next_probabilities(logits, *choice), 1, generator=generator)  # (b, 1)
+        yield tokens[:, 0]
+        context = torch.cat((context, tokens), dim=1)
+        unread = tokens
+        if context.shape[1] > max_len:
+            context = context[:, -max(1, KEPT * max_len // 4) :]
+            cache, unread = None, context
+
+
+def continuation(model: nn.Module, prompt: Tensor, num_tokens: int, **options: object) -> Tensor:
+    """Return num_tokens tokens that continue each prompt; the options are those of `sampled_tokens`.
+
+    Shapes:
+        prompt   (b, n)
+        returns  (b, num_tokens)
+
+    Raises ValueError for a negative num_tokens, and what `sampled_tokens` raises.
+    """
+    sampled = _first(num_tokens, sampled_tokens(model, prompt, **options))
+    tokens = torch.empty(len(prompt), num_tokens, dtype=torch.long)
+    for place, drawn in enumerate(sampled):
+        tokens[:, place] = drawn
+    return tokens.to(prompt.device)
+
+
+def sampled_text(model: nn.Module, tokenizer: object, prompt: str, num_tokens: int, **options: object) -> Iterator[str]:
+    """Yield the text that continues a prompt, piece by piece as it is sampled; options as in `sampled_tokens`.
+
+    Of a character that takes several tokens, all of it comes with the last; what is incomplete at the end never does.
+
+    Raises ValueError for a prompt with characters that the tokenizer does not know, and what `continuation` raises.
+    """
+    tokens = torch.tensor([tokenizer.encode(prompt)], dtype=torch.long)  # (1, n)
+    sampled = _first(num_tokens, sampled_tokens(model, tokens, **options))
+    decode = tokenizer.decoder()
+    return (decode(int(drawn)) for drawn in sampled)
+
+
+def _first(num_tokens: int, sampled: Iterator[Tensor]) -> Iterator[Tensor]:
+    if num_tokens < 0:
+        raise ValueError(f"num_tokens must be 0 or more, got {num_tokens}.")
+    return itertools.islice(sampled, num_tokens)
