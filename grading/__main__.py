@@ -97,7 +97,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _add_try(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("exercise", type=_exercise, metavar="EXERCISE", help=f"one of {', '.join(records())}")
-    parser.add_argument("file", type=Path, metavar="FILE.py", help="what the solution cell would hold, and imports")
+    parser.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE.py",
+        help="what the solution cell would hold, and imports; what is handed in with it lies beside it",
+    )
     parser.add_argument("--json", action="store_true", help="print points and messages as JSON")
     parser.add_argument("--seed", type=int, help="draw the same inputs again")
     _add_reduced(parser)
@@ -112,7 +117,8 @@ def _try(arguments: argparse.Namespace) -> int:
     except (OSError, UnicodeDecodeError) as error:
         sys.exit(f"FILE.py must be a text file, got {arguments.file}: {error}.")
     server = answer_server(topic_of(arguments.exercise), arguments.reduced_isolation)
-    result = judge(records()[arguments.exercise], [Cell(0, source)], server, arguments.seed)
+    folder = arguments.file.absolute().parent
+    result = judge(records()[arguments.exercise], [Cell(0, source)], server, arguments.seed, folder=folder)
     if arguments.json:
         print(json.dumps(result.as_table(), indent=2, ensure_ascii=False))
         return 0
@@ -124,6 +130,7 @@ def _try(arguments: argparse.Namespace) -> int:
 
 def _add_prove(parser: argparse.ArgumentParser) -> None:
     _add_exercises(parser)
+    parser.add_argument("--every-seed", action="store_true", help="try wrong answers with every seed, as right ones")
     _add_workers(parser)
     _add_reduced(parser)
     parser.set_defaults(command_function=_prove)
@@ -133,21 +140,18 @@ def _prove(arguments: argparse.Namespace) -> int:
     from grading.prove import SEEDS, prove, trials
 
     exercises = arguments.exercises or list(records())
-    total = sum(1 for _ in trials(exercises, arguments.reduced_isolation))
-    tried: Counter[tuple[str, str]] = Counter()
+    tried = list(trials(exercises, arguments.reduced_isolation, arguments.every_seed))
     faults = []
-    for trial, fault in tqdm(
-        prove(exercises, arguments.workers, arguments.reduced_isolation), total=total, unit="answer", disable=None
-    ):
-        tried[trial.exercise, trial.kind] += 1
+    for trial, fault in tqdm(prove(tried, arguments.workers), total=len(tried), unit="answer", disable=None):
         if fault:
             faults.append(f"{trial.exercise}, {trial.kind} answer {trial.name!r}, seed {trial.seed}: {fault}")
     for exercise in exercises:
-        counts = {kind: tried[exercise, kind] // len(SEEDS) for kind in ("wrong", "right", "blank")}
+        answers = {(trial.kind, trial.name) for trial in tried if trial.exercise == exercise}
+        counts = Counter(kind for kind, _ in answers)
         print(f"{exercise}: {counts['wrong']} wrong, {counts['right']} right, {counts['blank']} blank answers")
-    print("\n".join(faults) or f"All {total} grades are right, over {len(SEEDS)} seeds.")
+    print("\n".join(faults) or f"All {len(tried)} grades are right, over {len(SEEDS)} seeds.")
     if faults:
-        print(f"{len(faults)} of {total} grades are not as they should be.")
+        print(f"{len(faults)} of {len(tried)} grades are not as they should be.")
     return 1 if faults else 0
 
 

@@ -139,6 +139,7 @@ class Answer:
 
     Cells that hang or end their process are noted in `left_out`, and the others are run again without them in a new
     process: `errors` tells what went wrong with each cell. `kept` holds what judges remember from part to part.
+    `folder` is where the files lie that were handed in beside the notebook.
     """
 
     def __init__(
@@ -148,11 +149,13 @@ class Answer:
         cells: list[Cell],
         forbids_attention: bool,
         left_out: dict[int, str] | None = None,
+        folder: Path | None = None,
     ) -> None:
         self._server, self._exercise, self._forbids = server, exercise, forbids_attention
         self._cells, self._left_out = cells, {} if left_out is None else left_out
         self._leave_out_the_longest()
         self.kept: dict[str, object] = {}
+        self.folder = folder
         self._raised: dict[int, str] = {}
         self._connection: socket.socket | None = None
         self._end_of_time = time.monotonic() + EXERCISE_SECONDS

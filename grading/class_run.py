@@ -278,7 +278,7 @@ def _judged(job: Job) -> Judged:
         found.notes.extend(repair(notebook, released))
         results = []
         if records:
-            results = judged(notebook, released, records, answer_server(job.assignment, job.reduced))
+            results = judged(notebook, released, records, answer_server(job.assignment, job.reduced), path.parent)
         found.ready[path] = Ready(results, _executed(job, path.stem, notebook))
     return found
 

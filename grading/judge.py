@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from io import StringIO
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from transformer_lm.checks.diagnosis import GRADIENT, close, general_hint, known
 from transformer_lm.checks.exercise import (
     CALLED_AGAIN,
     EVAL_MODE,
+    NOT_YOURS,
     ONE_SEQUENCE,
     OTHER_LENGTH,
     OTHER_SIZES,
@@ -87,15 +89,17 @@ def judge(
     seed: int | None = None,
     solution: int = 0,
     left_out: dict[int, str] | None = None,
+    folder: Path | None = None,
 ) -> ExerciseResult:
     """Return the points for an exercise after running the cells; the one with the number `solution` answers it.
 
     The inputs are drawn from `seed`, or from the system's randomness without it. `left_out` remembers cells that took
-    their process with them, from one exercise of a submission to the next.
+    their process with them, from one exercise of a submission to the next. `folder` is where files that were handed in
+    beside the notebook lie.
     """
     rng = random.Random(secrets.randbits(64) if seed is None else seed)
     results = []
-    with Answer(server, record.id, cells, record.forbids_attention, left_out) as answer:
+    with Answer(server, record.id, cells, record.forbids_attention, left_out, folder) as answer:
         for part in record.parts:
             try:
                 if part.runs:
@@ -326,15 +330,15 @@ class _Trial:
         axes = self.record.public.axes
         arrays = {name: found.get(f"outputs/{name}") for name in axes}
         outputs = {name: array for name, array in arrays.items() if array is not None and array.dtype.kind in "fiub"}
-        failed = failure_told(reply)
+        failed, tried = failure_told(reply), self._tried(case, next(iter(axes)))
         for name in [name for name in axes if name in _table(reply.get("kinds"))][:1]:
             yours = f"{name} is {str(reply['kinds'][name])[:TEXT]}"[:TEXT]
             failed = CheckFailed(self._tried(case, name), yours, f"{name}, a tensor", f"Return {name} as one tensor.")
         if not failed and len(outputs) < len(axes):
-            failed = CheckFailed(self._tried(case, "output"), "outputs are missing", "every output", "Return a tensor.")
+            failed = CheckFailed(tried, "outputs are missing", "every output", "Return a tensor.")
         if not failed:
             try:
-                self.record.public.compare_products(self._tried(case, next(iter(axes))), reply.get("products"))
+                self.record.public.compare_products(tried, reply.get("products"))
             except CheckFailed as products:
                 failed = products
         return outputs, found, failed
@@ -433,7 +437,10 @@ def failure_told(reply: dict) -> CheckFailed | None:
     lines = reply.get("error")
     if not isinstance(lines, dict):
         return None
-    return CheckFailed(*(str(lines.get(part, ""))[:TEXT] for part in ("tried", "yours", "expected", "hint")))
+    told = {part: str(lines.get(part, ""))[:TEXT] for part in ("tried", "yours", "expected", "hint")}
+    if "would give away exercise" in told["yours"]:  # raised by what the package has in place of the answer
+        told["hint"] = NOT_YOURS
+    return CheckFailed(**told)
 
 
 def _table(value: object) -> dict:

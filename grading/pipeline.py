@@ -51,10 +51,14 @@ def _released(step: NbGraderPreprocessor, resources: dict) -> NotebookNode:
     return read_released(released_path(step.parent.parent.coursedir, ids["assignment"], ids["notebook"]))
 
 
-def _ready(step: NbGraderPreprocessor, ids: dict) -> Ready | None:
+def _handed_in(step: NbGraderPreprocessor, ids: dict) -> Path:
+    """Return the folder of what was handed in, as nobody has changed it."""
     course = step.parent.parent.coursedir
-    folder = course.format_path(course.submitted_directory, ids["student"], ids["assignment"])
-    return ready.get(Path(folder) / f"{ids['notebook']}.ipynb")
+    return Path(course.format_path(course.submitted_directory, ids["student"], ids["assignment"]))
+
+
+def _ready(step: NbGraderPreprocessor, ids: dict) -> Ready | None:
+    return ready.get(_handed_in(step, ids) / f"{ids['notebook']}.ipynb")
 
 
 def restore_locked_cells(notebook: NotebookNode, ids: dict) -> None:
@@ -143,7 +147,8 @@ class JudgeAnswers(NbGraderPreprocessor):
             if found:
                 results = found.results
             else:
-                results = judged(nb, released, records, answer_server(ids["assignment"], self.reduced_isolation))
+                server = answer_server(ids["assignment"], self.reduced_isolation)
+                results = judged(nb, released, records, server, _handed_in(self, ids))
         parts = {part.name: part for result in results for part in result.parts}
         for cell in nb.cells:
             part = parts.get(marks(cell).get("grade_id"))

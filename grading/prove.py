@@ -1,13 +1,15 @@
 """The proof that grades are right: every wrong answer is refused for its own reason, every right one accepted."""
 
 import math
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from grading.answers import Cell
 from grading.exercises import records, topic_of
 from grading.judge import ExerciseResult, judge
-from grading.record import SETUP, Record, WrongAnswer
+from grading.record import SETUP, FileRecord, Record, WrongAnswer
 from grading.workers import answer_server, side_by_side
 
 SEEDS = (1, 2, 3)
@@ -33,15 +35,20 @@ class Finding:
     text: str
 
 
-def trials(exercises: list[str], reduced: bool) -> Iterator[Trial]:
-    """Yield every recorded answer of the exercises, with every seed."""
+def trials(exercises: list[str], reduced: bool, every_seed: bool = False) -> Iterator[Trial]:
+    """Yield every recorded answer of the exercises, right ones with every seed, the others with one seed each.
+
+    There are many wrong answers, and the seeds take turns with them. With `every_seed`, all get every seed.
+    """
     for exercise in exercises:
         record = records()[exercise]
-        names = [("wrong", wrong.name) for wrong in _wrong(record)]
-        names += [("right", name) for name in ("model answer", *record.right)] + [("blank", "blank")]
-        for kind, name in names:
-            for seed in SEEDS:
+        others = [("wrong", wrong.name) for wrong in _wrong(record)] + [("blank", "blank")]
+        for turn, (kind, name) in enumerate(others):
+            for seed in SEEDS if every_seed else (SEEDS[turn % len(SEEDS)],):
                 yield Trial(exercise, kind, name, seed, reduced)
+        for name in ("model answer", *record.right):
+            for seed in SEEDS:
+                yield Trial(exercise, "right", name, seed, reduced)
 
 
 def fault(trial: Trial) -> str | None:
@@ -69,11 +76,9 @@ def fault(trial: Trial) -> str | None:
     return None if wrong.hint in _messages(result) else f"must hear {wrong.hint!r}, got {_messages(result)!r}"
 
 
-def prove(
-    exercises: list[str], workers: int | None = None, reduced: bool = False
-) -> Iterator[tuple[Trial, str | None]]:
+def prove(tried: Iterable[Trial], workers: int | None = None) -> Iterator[tuple[Trial, str | None]]:
     """Yield each trial with what is wrong about its grade, if anything."""
-    return side_by_side(fault, trials(exercises, reduced), workers)
+    return side_by_side(fault, tried, workers)
 
 
 def _wrong(record: Record) -> tuple[WrongAnswer, ...]:
@@ -82,7 +87,11 @@ def _wrong(record: Record) -> tuple[WrongAnswer, ...]:
 
 def _judged(trial: Trial, record: Record, source: str) -> ExerciseResult:
     server = answer_server(topic_of(trial.exercise), trial.reduced)
-    return judge(record, [Cell(0, SETUP), Cell(1, source)], server, trial.seed, solution=1)
+    with tempfile.TemporaryDirectory() as folder:
+        if isinstance(record, FileRecord) and source != BLANK:
+            record.write(source, Path(folder))
+        cells = [Cell(0, SETUP), Cell(1, source)]
+        return judge(record, cells, server, trial.seed, solution=1, folder=Path(folder))
 
 
 def _messages(result: ExerciseResult) -> str:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from transformer_lm.checks.exercise import PublicExercise
 from transformer_lm.checks.experiment import ExperimentExercise
 from transformer_lm.checks.student_test import TestExercise
+from transformer_lm.checks.training_run import FileExercise
 
 Arrays = dict[str, NDArray[np.float64]]
 
@@ -75,13 +77,14 @@ class Record:
 
     `defines` is the name that the student's cell must define; `parts` are what gets points. `cell` is the grade_id of
     the cell that answers it, if that is not its id: several exercises may share one. `hides` names what the package
-    holds of the answer, such as `attention.kqv`: it is left out as long as the exercise is open. With
-    `forbids_attention`, torch's ready-made attention is taken away from the answer.
+    holds of the answer, such as `attention.kqv`: it is left out as long as the exercise is open. `guards` names what
+    the package itself needs while the exercise is open, to train a model: it is left out before that topic, and where
+    answers are judged. With `forbids_attention`, torch's ready-made attention is taken away from the answer.
 
     `wrong` answers compute wrong numbers, and are told by them; `misbehaving` ones are wrong in another way.
     """
 
-    public: PublicExercise | TestExercise | ExperimentExercise
+    public: PublicExercise | TestExercise | ExperimentExercise | FileExercise
     title: str
     defines: str
     parts: tuple[Part, ...]
@@ -91,6 +94,7 @@ class Record:
     wrong: tuple[WrongAnswer, ...] = ()
     cell: str = ""
     hides: tuple[str, ...] = ()
+    guards: tuple[str, ...] = ()
     forbids_attention: bool = False
 
     @property
@@ -120,6 +124,17 @@ class Record:
         namespace: dict[str, object] = {"__name__": "answer"}
         exec(compile(SETUP + source, f"<answer to {self.id}>", "exec"), namespace)
         return namespace[self.defines]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRecord(Record):
+    """An exercise whose answer is a file that is handed in beside the notebook. Ours are code that writes it."""
+
+    public: FileExercise
+
+    def write(self, source: str, folder: Path) -> None:
+        """Write the file of an answer of ours into a folder: the text is executed in this process."""
+        exec(compile(SETUP + source, f"<answer to {self.id}>", "exec"), {"folder": folder})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,15 +41,15 @@ def records_of(assignment: str, released: NotebookNode) -> list[Record]:
 
 
 def judged(
-    submitted: NotebookNode, released: NotebookNode, records: Iterable[Record], server: AnswerServer
+    submitted: NotebookNode, released: NotebookNode, records: Iterable[Record], server: AnswerServer, folder: Path
 ) -> list[ExerciseResult]:
-    """Judge the exercises of a repaired submission, one after the other."""
+    """Judge the exercises of a repaired submission, handed in with other files in a folder, one after the other."""
     results, left_out = [], {}
     for record in records:
         cells = cells_before(submitted, released, record.parts[0].name)
         names = [marks(cell).get("grade_id") for cell in submitted.cells]
         solution = names.index(record.solution_cell)
-        results.append(judge(record, cells, server, solution=solution, left_out=left_out))
+        results.append(judge(record, cells, server, solution=solution, left_out=left_out, folder=folder))
     return results
 
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 
 from grading.answers import AnswerServer
-from grading.exercises import hidden_from
+from grading.exercises import hidden_from_answers
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -29,7 +29,7 @@ def answer_server(topic: str, reduced: bool = False) -> AnswerServer:
     """
     key = os.getpid(), topic
     if key not in _servers:
-        _servers[key] = AnswerServer(hidden_from(topic), reduced)
+        _servers[key] = AnswerServer(hidden_from_answers(topic), reduced)
         multiprocessing.util.Finalize(None, _servers[key].stop, exitpriority=10)
     return _servers[key]
 

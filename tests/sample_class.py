@@ -5,12 +5,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
 from nbgrader.api import Gradebook
 
-from grading.demo import ASSIGNMENT, Change, solved_notebook, write_class, write_submission
+from grading.demo import ASSIGNMENT, Change, edited, solved_notebook, write_class, write_submission
 from grading.sandbox import missing_walls
 
 ROOT = Path(__file__).parents[1]
@@ -59,8 +60,23 @@ def sample_course(folder: Path) -> Path:
     return folder
 
 
-def graded_course(folder: Path, assignment: str, changes: dict[str, Change]) -> Path:
-    """Make a course whose students hand in the solved notebook, each with a change, and one a blank; grade it."""
+def changed(*edits: tuple[str, str, str]) -> Change:
+    """Return what makes edits to a notebook: in the cell of this name, this text becomes that."""
+
+    def change(notebook: nbformat.NotebookNode) -> None:
+        for edit in edits:
+            edited(*edit)(notebook)
+
+    return change
+
+
+def graded_course(
+    folder: Path, assignment: str, changes: dict[str, Change], before: Callable[[Path], None] = lambda course: None
+) -> Path:
+    """Make a course whose students hand in the solved notebook, each with a change, and one a blank; grade it.
+
+    `before` is called with the course folder before grading, to put other files into the submissions.
+    """
     course = new_course(folder, assignment)
     for student, change in changes.items():
         notebook = solved_notebook(course, assignment)
@@ -68,6 +84,7 @@ def graded_course(folder: Path, assignment: str, changes: dict[str, Change]) -> 
         write_submission(course, student, nbformat.writes(notebook), assignment=assignment)
     released = (course / "release" / assignment / f"{assignment}.ipynb").read_text()
     write_submission(course, "blank", released, assignment=assignment)
+    before(course)
     python(course, "grading", "run", assignment, *(["--reduced-isolation"] if REDUCED else []))
     python(course, "nbgrader", "generate_feedback", assignment)
     return course

@@ -252,3 +252,9 @@ def test_a_checkpoint_with_a_damaged_or_missing_file_is_refused(tmp_path, model,
     file.unlink()
     with pytest.raises((ValueError, OSError), match=r"step-00000001.* must (be a file|hold a complete check)"):
         load_checkpoint(file.parent)
+
+
+def test_whoever_collects_a_model_can_read_it(tmp_path):
+    model = TransformerLM(LMConfig(3, hidden=4, num_layers=1))
+    save_model(tmp_path / "model.safetensors", model, CharTokenizer("abc"))
+    assert (tmp_path / "model.safetensors").stat().st_mode & 0o777 == 0o644

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from grading.exercises import records, value_records
 from grading.exercises.pooled import BEHAVIOURS
-from transformer_lm import checks
+from transformer_lm import checks, lm, modeling_lm, sampling
 from transformer_lm.attention import (
     attention_scores,
     create_causal_mask,
@@ -39,6 +40,15 @@ CHECKS = {
     "simple-attention": checks.simple_attention,
     "full-attention": checks.full_attention,
     "encoder-block": checks.encoder_block,
+    "labels": checks.labels,
+    "loss": checks.loss,
+    "mask-future": checks.mask_future,
+    "embed": checks.embed,
+    "language-model": checks.language_model,
+    "last-position-bits": checks.last_position_bits,
+    "next-probabilities": checks.next_probabilities,
+    "slices": checks.slices,
+    "sampling": checks.sampling,
 }
 WRONG = [(record, wrong) for record in value_records().values() for wrong in record.wrong]
 RIGHT = [
@@ -72,6 +82,24 @@ PROMISED = {
         "no-residual", "no-residual-around-attention", "no-residual-around-mlp", "norm-over-positions",
         "norm-over-batch", "norm-over-sequences", "post-norm", "no-dropout", "dropout-in-eval-mode",
         "dropout-of-the-sum", "mask-not-passed-on",
+    },
+    "labels": {"not-shifted", "shifted-twice", "exchanged", "sequences-shifted"},
+    "loss": {
+        "padding-predicted", "averaged-over-padding", "mean-of-means", "softmax-twice", "bits", "last-token-left-out",
+    },
+    "mask-future": {"hides-diagonal", "wrong-triangle", "masked-with-zero", "softmax-included"},
+    "embed": {"positions-replace-tokens", "positions-left-out", "counted-from-one", "numbers-of-sequences"},
+    "language-model": {
+        "positions-replace-embeddings", "no-positions", "no-residual", "residual-of-the-normalised", "post-norm",
+        "no-final-norm", "softmax-inside", "blocks-reversed", "tied",
+    },
+    "last-position-bits": {
+        "position-before-the-last", "last-input-as-label", "natural-logs", "mean-of-means", "in-train-mode",
+        "softmax-twice", "zero-taken-for-padding", "batches-read-twice",
+    },
+    "next-probabilities": {
+        "temperature-multiplied", "temperature-after-softmax", "divided-by-zero", "top-k-ignored",
+        "top-k-not-renormalised", "masked-with-zero", "softmax-twice",
     },
 }  # fmt: skip
 
@@ -444,6 +472,33 @@ def test_a_pool_that_computes_right_numbers_and_misbehaves_is_told_so(exercise, 
     assert said in failure(CHECKS[exercise], record.answer(wrong.source)).hint
 
 
+@pytest.mark.parametrize(
+    ("exercise", "name", "yours"),
+    [
+        ("labels", "labels-alone", "what it returns is one tensor of shape (3, 7)"),
+        ("labels", "labels-of-floats", "labels of dtype torch.float32"),
+        ("labels", "shifts-the-batch-itself", "batch is changed by the call"),
+        ("loss", "not-averaged", "loss is one tensor of shape (3, 5)"),
+        ("loss", "a-python-number", "loss is of type float"),
+        ("loss", "padding-renamed-in-place", "labels is changed by the call"),
+        ("loss", "largest-subtracted-in-place", "logits is changed by the call"),
+        ("mask-future", "in-place", "scores is changed by the call"),
+        ("mask-future", "nothing-returned", "what it returns is None: a function without `return` gives None"),
+        ("embed", "a-position-for-each-token", "self.positions is Embedding(12, 7)"),
+        ("loss", "the-package-s-own", "it is written in transformer_lm.lm"),
+        ("embed", "another-name", "there is no self.positions"),
+        ("embed", "token-zero-never-learns", "self.tokens has a padding_idx"),
+        ("embed", "the-package-s-own", "it is written in transformer_lm.modeling_lm"),
+    ],
+)
+def test_a_piece_of_a_language_model_that_misbehaves_is_told_so(exercise, name, yours):
+    record = records()[exercise]
+    (wrong,) = (each for each in record.misbehaving if each.name == name)
+    failed = failure(CHECKS[exercise], record.answer(wrong.source))
+    assert failed.yours == yours
+    assert failed.hint == wrong.hint
+
+
 FIRST_PARTS = {
     "simple-attention": ("simple-attention-check", checks.simple_attention_whole),
     "full-attention": ("full-attention-check", checks.full_attention_whole),
@@ -461,3 +516,76 @@ def test_a_check_of_a_first_part_names_what_costs_that_part_and_passes_what_does
         else:
             check(record.answer(wrong.source))
             assert capsys.readouterr().out.startswith(f"✓ {exercise}: without")
+
+
+@pytest.mark.parametrize(
+    ("exercise", "name", "yours"),
+    [
+        ("language-model", "list-of-attentions", "self.attentions is a list of 2 values"),
+        ("language-model", "mlps-renamed", "there is no self.mlps"),
+        ("language-model", "list-of-norms", "there is no self.mlp_norms.0"),
+        ("language-model", "no-final-norm-in-init", "self.final_norm is of type Identity"),
+        ("language-model", "no-bias-in-unembed", "self.unembed is Linear(in_features=7, out_features=13, bias=False)"),
+        ("last-position-bits", "left-in-eval-mode", "the model is not in train mode afterwards"),
+        ("last-position-bits", "always-left-in-train-mode", "the model is not in eval mode afterwards"),
+        ("last-position-bits", "only-the-outer-module-restored", "the model is not in train mode afterwards"),
+        ("last-position-bits", "graph-built-and-forgotten", "a graph is built"),
+        ("last-position-bits", "gradients-left-switched-off", "gradients are switched off afterwards"),
+        ("last-position-bits", "model-frozen", "parameters that get no gradient any more"),
+        ("last-position-bits", "list-of-bits", "bits is a list of 1 values"),
+        ("last-position-bits", "nothing-returned", "bits is None: a function without `return` gives None"),
+        ("next-probabilities", "zero-gives-whole-numbers", "greedy of dtype torch.int64"),
+        ("next-probabilities", "zero-gives-bools", "greedy of dtype torch.bool"),
+        ("next-probabilities", "masks-in-place", "logits is changed by the call"),
+    ],
+)
+def test_an_answer_about_a_language_model_that_misbehaves_is_told_so(exercise, name, yours):
+    record = records()[exercise]
+    (wrong,) = (each for each in record.misbehaving if each.name == name)
+    failed = failure(CHECKS[exercise], record.answer(wrong.source))
+    assert (failed.yours, failed.hint) == (yours, wrong.hint)
+
+
+@pytest.mark.parametrize("exercise", ["last-position-bits", "sampling"])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_check_leaves_gradients_switched_as_they_were(exercise, before):
+    record = records()[exercise]
+    (wrong,) = (each for each in record.misbehaving if each.name == "gradients-left-switched-off")
+    with torch.set_grad_enabled(before):
+        assert failure(CHECKS[exercise], record.answer(wrong.source)).hint == wrong.hint
+        assert torch.is_grad_enabled() == before
+
+
+@pytest.mark.parametrize(
+    ("check", "package"),
+    [
+        (checks.labels, lm.batch_to_labeled_samples),
+        (checks.loss, lm.compute_loss),
+        (checks.slices, lm.random_slices),
+        (checks.embed, modeling_lm.Embed),
+        (checks.language_model, modeling_lm.TransformerLM),
+        (checks.last_position_bits, lm.last_position_bits),
+        (checks.next_probabilities, sampling.next_probabilities),
+        (checks.sampling, sampling.continuation),
+    ],
+)
+def test_what_the_package_must_not_hide_is_no_answer_to_topic_04(check, package):
+    """It trains and samples with them while the exercises are open, and they are gone where answers are judged."""
+    failed = failure(check, package)
+    assert failed.yours == f"it is written in {package.__module__}"
+    assert failed.hint == "This is the package's own: write yours in the cell."
+
+
+@pytest.mark.parametrize("number", [float, np.float32, np.float64, torch.tensor])
+def test_bits_may_be_a_number_of_any_kind(number, capsys):
+    answer = records()["last-position-bits"].answer(records()["last-position-bits"].model_answer)
+    checks.last_position_bits(lambda model, batches: number(answer(model, batches).item()))
+    assert "✓" in capsys.readouterr().out
+
+
+def test_a_loss_that_clamps_probabilities_at_a_small_number_is_named():
+    record = records()["loss"]
+    (added,) = (each for each in record.wrong if each.name == "kept-from-zero-by-1e-9")
+    clamped = added.source.replace("+ 1e-9)", ").clamp(min=1e-9)")
+    assert clamped != added.source
+    assert failure(checks.loss, record.answer(clamped)).hint == added.hint

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -25,17 +26,31 @@ def grading(*arguments: str) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize("exercise", records())
 def test_every_grade_is_right(exercise):
-    found = {trial: text for trial, text in prove.prove([exercise], workers=1, reduced=REDUCED) if text}
+    # In this process, and not in workers of its own: so the exercises of a topic share an answer process.
+    found = {trial: text for trial in trials([exercise], REDUCED) if (text := fault(trial))}
     assert found == {}
 
 
 @pytest.mark.parametrize("exercise", records())
-def test_every_answer_is_tried_with_every_seed(exercise):
+def test_right_answers_are_tried_with_every_seed_and_others_with_seeds_in_turn(exercise):
     record = records()[exercise]
-    tried = list(trials([exercise], REDUCED))
+    right = {("right", name) for name in ("model answer", *record.right)}
+    others = {("wrong", wrong.name) for wrong in record.wrong + record.misbehaving} | {("blank", "blank")}
+    tried = [(trial.kind, trial.name, trial.seed) for trial in trials([exercise], REDUCED)]
+    assert {each for each in tried if each[0] == "right"} == {(*each, seed) for each in right for seed in SEEDS}
+    assert len(tried) == len(set(tried)) == len(SEEDS) * len(right) + len(others)
+    assert {each[:2] for each in tried} == right | others
+    turns = Counter(seed for kind, _, seed in tried if kind != "right")
+    assert max(turns[seed] for seed in SEEDS) - min(turns[seed] for seed in SEEDS) <= 1
+    assert len(SEEDS) >= 3
+
+
+@pytest.mark.parametrize("exercise", records())
+def test_every_answer_can_be_tried_with_every_seed(exercise):
+    record = records()[exercise]
+    tried = list(trials([exercise], REDUCED, every_seed=True))
     wrong, right = len(record.wrong + record.misbehaving), 1 + len(record.right)
     assert len(tried) == len(set(tried)) == len(SEEDS) * (wrong + right + 1)
-    assert len(SEEDS) >= 3
 
 
 def test_the_proof_notices_wrong_grades(monkeypatch):
@@ -56,7 +71,7 @@ def test_the_command_ends_with_the_counts():
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == [
         "attention-scores: 22 wrong, 9 right, 1 blank answers",
-        "All 96 grades are right, over 3 seeds.",
+        "All 50 grades are right, over 3 seeds.",
     ]
 
 

@@ -1,10 +1,7 @@
 """Assignment 03 as a class hands it in: answers that read padding, and reports of experiments that were not made."""
 
-import nbformat
 import pytest
-from sample_class import feedback, gradebook, graded_course
-
-from grading.demo import edited
+from sample_class import changed, feedback, gradebook, graded_course
 
 TOPIC = "03_classification"
 FULL = {
@@ -23,14 +20,6 @@ FULL = {
     "encoder-block-check": 3,
     "encoder-block-dropout": 1,
 }
-
-
-def changed(*edits: tuple[str, str, str]):
-    def change(notebook: nbformat.NotebookNode) -> None:
-        for edit in edits:
-            edited(*edit)(notebook)
-
-    return change
 
 
 # What each student changes in the solved notebook, and the points that differ from a full score.

@@ -23,6 +23,7 @@ from transformer_lm.tokenizers import Tokenizer, tokenizer_from_table
 
 KEPT = 2  # checkpoints of a run
 PREFIX = "step-"
+READABLE = 0o644  # by whoever collects what is handed in; safetensors keeps its files to their owner
 UNFINISHED = "unfinished-"
 
 
@@ -162,6 +163,7 @@ def _write_model(path: Path, model: TransformerLM, tokenizer: Tokenizer) -> None
 
 def _write(path: Path, tensors: dict[str, Tensor], header: dict[str, str]) -> None:
     save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, path, metadata=header)
+    path.chmod(READABLE)
     _flush(path)
 
 

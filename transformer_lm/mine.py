@@ -22,7 +22,16 @@ from types import ModuleType
 
 import torch
 
-from transformer_lm import attention, checks, modeling_attention, modeling_classifier, modeling_transformer
+from transformer_lm import (
+    attention,
+    checks,
+    lm,
+    modeling_attention,
+    modeling_classifier,
+    modeling_lm,
+    modeling_transformer,
+    sampling,
+)
 from transformer_lm.checks.source import cell_source
 
 
@@ -63,6 +72,15 @@ ANSWERS = {
         Answer("SimpleSelfAttention", (checks.simple_attention,), modeling_attention.SimpleSelfAttention),
         Answer("PositionEmbedding", (checks.position_embedding,), modeling_transformer.PositionEmbedding),
         Answer("TransformerEncoderBlock", (checks.encoder_block,), modeling_transformer.TransformerEncoderBlock),
+    ),
+    # The package has its own way to mask, to put the model together and to let it write.
+    "04_language_model": (
+        Answer("batch_to_labeled_samples", (checks.labels,), lm.batch_to_labeled_samples),
+        Answer("compute_loss", (checks.loss,), lm.compute_loss),
+        Answer("random_slices", (checks.slices,), lm.random_slices),
+        Answer("Embed", (checks.embed,), modeling_lm.Embed),
+        Answer("last_position_bits", (checks.last_position_bits,), lm.last_position_bits),
+        Answer("next_probabilities", (checks.next_probabilities,), sampling.next_probabilities),
     ),
 }
 

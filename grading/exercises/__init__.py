@@ -31,9 +31,25 @@ def topic_of(exercise: str) -> str:
 
 
 def hidden_from(topic: str) -> dict[str, str]:
-    """Return what the package must not hold while a topic is open, with the exercises that it answers.
+    """Return what the students' package must not hold while a topic is open, with the exercises that it answers.
 
-    Answers to this topic and to later ones are hidden; those of earlier topics are there to be used.
+    Answers to this topic and to later ones are hidden; those of earlier topics are there to be used, and so are those
+    of this topic that the package needs itself.
     """
-    open_topics = [found for name, found in topics().items() if name >= topic]
-    return {name: record.id for found in open_topics for record in found for name in record.hides}
+    later = {name: record.id for record in _from(topic, later=True) for name in record.guards}
+    return {name: record.id for record in _from(topic) for name in record.hides} | later
+
+
+def hidden_from_answers(topic: str) -> dict[str, str]:
+    """Return what the package must not hold where answers to a topic are judged: also what it needs itself."""
+    return hidden_from(topic) | {name: record.id for record in _from(topic) for name in record.guards}
+
+
+def _from(topic: str, later: bool = False) -> list[Record]:
+    """Return the records of a topic and of all that come after it; only of these if `later`."""
+    return [
+        record
+        for name, found in topics().items()
+        if name >= topic and not (later and name == topic)
+        for record in found
+    ]

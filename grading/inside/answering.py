@@ -1,6 +1,7 @@
 """One answer: its cells are run as a notebook would run them, then it computes what the judge asks for."""
 
 import socket
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -138,7 +139,8 @@ class Answer:
                 if isinstance(self.subject, nn.Module):
                     self.subject.train(not evaluate)
             calls = self.exercise.call(self.subject, given)
-            with ProductCounter() as counter:
+            counter = ProductCounter()
+            with counter if self.exercise.products is not None else nullcontext():  # counting slows everything down
                 for output in self.exercise.axes:
                     with described_errors(self.exercise.tried(given, output), f"{output}, a tensor"):
                         outputs[output] = next(calls)

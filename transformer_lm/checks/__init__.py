@@ -27,8 +27,17 @@ from transformer_lm.checks.classifier import (
     sequence_classifier,
 )
 from transformer_lm.checks.decoder_block import DECODER_BLOCK, decoder_block
+from transformer_lm.checks.embed import EMBED, embed
 from transformer_lm.checks.encoder_block import ENCODER_BLOCK, ENCODER_DROPOUT, encoder_block, encoder_block_output
 from transformer_lm.checks.experiment import FULL_EXPERIMENT, SIMPLE_EXPERIMENT, full_experiment, simple_experiment
+from transformer_lm.checks.labels_and_loss import LABELS, LOSS, labels, loss
+from transformer_lm.checks.language_model import (
+    LANGUAGE_MODEL,
+    LAST_POSITION_BITS,
+    language_model,
+    last_position_bits,
+)
+from transformer_lm.checks.masking import MASK_FUTURE, mask_future
 from transformer_lm.checks.multi_head_attention import (
     MULTI_HEAD_ATTENTION,
     MULTI_HEAD_DROPOUT,
@@ -36,6 +45,7 @@ from transformer_lm.checks.multi_head_attention import (
     multi_head_mask,
     multi_head_scores,
 )
+from transformer_lm.checks.next_probabilities import NEXT_PROBABILITIES, next_probabilities
 from transformer_lm.checks.padded_attention import (
     FULL_ATTENTION,
     SIMPLE_ATTENTION,
@@ -45,7 +55,9 @@ from transformer_lm.checks.padded_attention import (
     simple_attention_whole,
 )
 from transformer_lm.checks.padding import PAD_BATCH, pad_batch
+from transformer_lm.checks.random_slices import SLICES, slices
 from transformer_lm.checks.report import CheckFailed
+from transformer_lm.checks.sampling import SAMPLING, sampling
 from transformer_lm.checks.self_attention import (
     ATTENTION_SCORES,
     KQV,
@@ -59,6 +71,7 @@ from transformer_lm.checks.self_attention import (
 from transformer_lm.checks.shape_comments import check_shape_comments
 from transformer_lm.checks.student_test import STUDENT_TEST, student_test
 from transformer_lm.checks.style import short_forward, style
+from transformer_lm.checks.training_run import TRAINING_RUN, training_run
 
 EXERCISES = {
     exercise.id: exercise
@@ -85,6 +98,16 @@ EXERCISES = {
         ENCODER_DROPOUT,
         SIMPLE_EXPERIMENT,
         FULL_EXPERIMENT,
+        LABELS,
+        LOSS,
+        SLICES,
+        MASK_FUTURE,
+        EMBED,
+        LANGUAGE_MODEL,
+        LAST_POSITION_BITS,
+        NEXT_PROBABILITIES,
+        SAMPLING,
+        TRAINING_RUN,
     )
 }
 
@@ -100,6 +123,7 @@ __all__ = [
     "attention_scores",
     "causal_mask",
     "decoder_block",
+    "embed",
     "encoder_block",
     "encoder_block_output",
     "full_attention",
@@ -107,6 +131,11 @@ __all__ = [
     "full_experiment",
     "kqv",
     "kqv_parameters",
+    "labels",
+    "language_model",
+    "last_position_bits",
+    "loss",
+    "mask_future",
     "masked_self_attention",
     "max_pool",
     "mean_pool",
@@ -114,8 +143,10 @@ __all__ = [
     "multi_head_attention_layer",
     "multi_head_mask",
     "multi_head_scores",
+    "next_probabilities",
     "pad_batch",
     "position_embedding",
+    "sampling",
     "select_pool",
     "self_attention",
     "self_attention_layers",
@@ -125,6 +156,8 @@ __all__ = [
     "simple_attention",
     "simple_attention_whole",
     "simple_experiment",
+    "slices",
     "student_test",
     "style",
+    "training_run",
 ]

@@ -5,6 +5,7 @@ values and the grading agree on: names, sizes, weights, order of arguments. No s
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,6 +26,7 @@ ONE_SEQUENCE = "Right for a batch, wrong for one sequence alone: look for `squee
 STRIDED = "Wrong for an input that is not contiguous in memory: `view` needs that, `reshape` does not."
 OTHER_LENGTH = "Right for the first length, wrong for a longer one: something is kept from the first call, or fixed."
 OTHER_SIZES = "Right at first, wrong for other sizes and larger numbers: is a number fixed in your code?"
+NOT_YOURS = "This is the package's own: write yours in the cell."
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,9 @@ class PublicExercise:
         """Return the outputs if they are right. What came before an error is compared first: it explains more."""
         outputs: Inputs = {}
         calls = self.call(subject, given)
+        counter = ProductCounter()
         try:
-            with ProductCounter() as counter:
+            with counter if self.products is not None else nullcontext():  # counting slows every operation down
                 for name, axes in self.axes.items():
                     expected = f"{name} {in_words(case.outputs[name].shape, axes)}"
                     with described_errors(self.tried(given, name), expected):
@@ -148,6 +151,14 @@ class ProductCounter(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         self.count += function.overloadpacket.__name__ in self.PRODUCTS
         return function(*args, **(kwargs or {}))
+
+
+def require_own(answer: object) -> None:
+    """Raise CheckFailed if an answer is what the package holds: where answers are judged, that is left out."""
+    home = str(getattr(answer, "__module__", ""))
+    if home.startswith("transformer_lm."):
+        tried = f"to find where {getattr(answer, '__name__', 'the answer')} is written"
+        raise CheckFailed(tried, f"it is written in {home}", "it is written in your cell", NOT_YOURS)
 
 
 def _on_device(inputs: Inputs) -> Inputs:

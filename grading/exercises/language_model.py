@@ -1,0 +1,605 @@
+"""Exercise of topic 04: a language model, from tokens to logits of the next ones."""
+
+import random
+
+import numpy as np
+
+from grading.exercises.decoder_block import linear, normalised
+from grading.exercises.sequence_classifier import SEQUENCES_APART
+from grading.judge import values
+from grading.mistakes import ERROR, IN_PLACE, misbehaviours, only_in_training
+from grading.properties import Ask, Property, same
+from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.exercise import OTHER_SIZES
+from transformer_lm.checks.language_model import KEEP_INIT, LANGUAGE_MODEL
+
+NORMS = ("attention_norm", "mlp_norm")
+PARTS = ("attention", "mlp")
+
+
+def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
+    """Return tokens, tables of embeddings, and the weights of all layers, those of the blocks stacked."""
+    b, n, vocab_size, num_layers = (sizes[name] for name in ("b", "n", "vocab_size", "num_layers"))
+    hidden = max(4, sizes["hidden"])  # a norm over two numbers is little more than a sign, and magnifies rounding
+    bound = 2 * sizes.get("magnitude", 1)
+    case = {
+        "tokens": np.array([int(rng.random() * vocab_size) for _ in range(b * n)]).reshape(b, n),
+        "tokens_weight": dyadic(rng, vocab_size, hidden, bound=bound),
+        "positions_weight": dyadic(rng, n + sizes["spare"], hidden, bound=bound),
+        "final_norm_weight": 1 + dyadic(rng, hidden, bound=0.75),
+        "final_norm_bias": dyadic(rng, hidden, bound=1),
+        "unembed_weight": dyadic(rng, vocab_size, hidden, bound=0.75),
+        "unembed_bias": dyadic(rng, vocab_size, bound=1),
+    }
+    for norm in NORMS:
+        case[f"{norm}_weight"] = 1 + dyadic(rng, num_layers, hidden, bound=0.75)
+        case[f"{norm}_bias"] = dyadic(rng, num_layers, hidden, bound=1)
+    for part in PARTS:
+        case[f"{part}_weight"] = dyadic(rng, num_layers, hidden, hidden, bound=0.75)
+        case[f"{part}_bias"] = dyadic(rng, num_layers, hidden, bound=1)
+    return case
+
+
+def reference(case: Arrays) -> Arrays:
+    """Return the logits: embeddings, to which each block adds what positions read and what each makes of it."""
+    tokens = case["tokens"]
+    n = tokens.shape[1]
+    x = case["tokens_weight"][tokens] + case["positions_weight"][:n]
+    stacked = [f"{layer}_{part}" for layer in (*NORMS, *PARTS) for part in ("weight", "bias")]
+    for number in range(len(case["attention_weight"])):
+        block = {name: case[name][number] for name in stacked}
+        seen = np.cumsum(normalised(block, "attention_norm", x), axis=1) / np.arange(1, n + 1)[:, None]
+        x = x + linear(block, "attention", seen)
+        x = x + np.tanh(linear(block, "mlp", normalised(block, "mlp_norm", x)))
+    return {"logits": linear(case, "unembed", normalised(case, "final_norm", x))}
+
+
+def _ignores_the_future(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
+    tokens = np.array(case["tokens"])
+    tokens[:, -1] = (tokens[:, -1] + 1) % len(case["tokens_weight"])
+    before, after = ask(case)["logits"], ask(case | {"tokens": tokens})["logits"]
+    return same(before[:, :-1], after[:, :-1])
+
+
+IGNORES_THE_FUTURE = Property(
+    "The last token has an effect on the logits of positions before it: they should know nothing of the future.",
+    _ignores_the_future,
+)
+
+# --- answers ------------------------------------------------------------------------------------
+
+INIT = """\
+class LanguageModel(nn.Module):
+    def __init__(self, vocab_size, hidden, max_len, attentions, mlps):
+        super().__init__()
+        self.tokens = nn.Embedding(vocab_size, hidden)
+        self.positions = nn.Embedding(max_len, hidden)
+        self.attentions = nn.ModuleList(attentions)
+        self.mlps = nn.ModuleList(mlps)
+        self.attention_norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in attentions)
+        self.mlp_norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in mlps)
+        self.final_norm = nn.LayerNorm(hidden)
+        self.unembed = nn.Linear(hidden, vocab_size)
+
+"""
+
+FORWARD = """\
+    def forward(self, tokens):
+        b, n = tokens.shape
+        places = torch.arange(n, device=tokens.device)
+        x = self.tokens(tokens) + self.positions(places)
+        blocks = zip(self.attention_norms, self.attentions, self.mlp_norms, self.mlps)
+        for attention_norm, attention, mlp_norm, mlp in blocks:
+            x = x + attention(attention_norm(x))
+            x = x + mlp(mlp_norm(x))
+        return self.unembed(self.final_norm(x))
+"""
+
+MODEL_ANSWER = INIT + FORWARD
+
+PLACES = "torch.arange(n, device=tokens.device)"
+EMBEDDED = "x = self.tokens(tokens) + self.positions(places)"
+BLOCKS = "zip(self.attention_norms, self.attentions, self.mlp_norms, self.mlps)"
+READ = "x = x + attention(attention_norm(x))"
+THINK = "x = x + mlp(mlp_norm(x))"
+LOGITS = "self.unembed(self.final_norm(x))"
+
+
+def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+    """Return the answer that computes some of its lines otherwise."""
+    ours = {"places": PLACES, "embedded": EMBEDDED, "blocks": BLOCKS, "read": READ, "think": THINK, "logits": LOGITS}
+    return edited(name, hint, MODEL_ANSWER, *((ours[line], theirs) for line, theirs in lines.items()))
+
+
+EMBEDDING_MISTAKES = (
+    wrong(
+        "positions-replace-embeddings",
+        "The vectors of positions take the place of those of tokens: add them, or the words are lost.",
+        embedded="x = self.tokens(tokens)\n        x = self.positions(places).expand_as(x)",
+    ),
+    wrong(
+        "no-positions",
+        "The vectors of positions are missing: the blocks hear nothing of where a token stands.",
+        embedded="x = self.tokens(tokens)",
+    ),
+    wrong(
+        "positions-multiplied",
+        "The vectors of tokens and positions are multiplied: they should be added.",
+        embedded="x = self.tokens(tokens) * self.positions(places)",
+    ),
+    wrong(
+        "positions-subtracted",
+        "The vectors of positions are subtracted: they should be added.",
+        embedded="x = self.tokens(tokens) - self.positions(places)",
+    ),
+    wrong(
+        "embeddings-averaged",
+        "The mean of the vectors of tokens and positions is taken: add them, and do not halve.",
+        embedded="x = (self.tokens(tokens) + self.positions(places)) / 2",
+    ),
+    wrong(
+        "embeddings-scaled",
+        "The vectors of tokens are multiplied by the root of their width: nothing asks for that here.",
+        embedded="x = self.tokens(tokens)\n        x = x * x.shape[-1] ** 0.5 + self.positions(places)",
+    ),
+    wrong(
+        "counted-from-one",
+        "Positions are counted from 1: the first row of their table is never used, and the last position has none.",
+        places="torch.arange(1, n + 1, device=tokens.device)",
+    ),
+    wrong(
+        "counted-from-the-end",
+        "Positions are counted from the last one back: the first token of a sequence stands at position 0.",
+        places="torch.arange(n, device=tokens.device).flip(0)",
+    ),
+    wrong(
+        "last-rows",
+        "The last rows of the table of positions are used: a sequence begins at position 0, however short it is.",
+        places="torch.arange(-n, 0, device=tokens.device) + len(self.positions.weight)",
+    ),
+    wrong(
+        "all-the-first",
+        "Every token gets the vector of position 0: where it stands makes no difference.",
+        places="torch.zeros(n, dtype=torch.long, device=tokens.device)",
+    ),
+    wrong(
+        "numbers-of-sequences",
+        "What is counted are the sequences of the batch: all tokens of a sequence get the same position.",
+        places="torch.arange(b, device=tokens.device)[:, None]",
+    ),
+    wrong(
+        "counted-through-the-batch",
+        "Positions are counted on from one sequence to the next: each sequence begins at position 0.",
+        places="torch.arange(b * n, device=tokens.device).view(b, n) % len(self.positions.weight)",
+    ),
+    wrong(
+        "tokens-as-positions",
+        "The table of positions is read at the numbers of the tokens, not at those of their places.",
+        places="tokens",
+    ),
+    wrong(
+        "positions-in-every-block",
+        "The vectors of positions are added again in every block: once, before the first, is enough.",
+        read=f"x = x + self.positions(places)\n            {READ}",
+    ),
+)
+
+RESIDUAL_MISTAKES = (
+    wrong(
+        "no-residual",
+        "There is no residual: each part's output takes the place of x, in place of being added to it.",
+        read="x = attention(attention_norm(x))",
+        think="x = mlp(mlp_norm(x))",
+    ),
+    wrong(
+        "no-residual-around-attention",
+        "The residual around attention is missing: its output takes the place of x, in place of being added.",
+        read="x = attention(attention_norm(x))",
+    ),
+    wrong(
+        "no-residual-around-mlp",
+        "The residual around the MLP is missing: its output takes the place of x, in place of being added.",
+        think="x = mlp(mlp_norm(x))",
+    ),
+    wrong(
+        "residual-of-the-normalised",
+        "The normalised x is added: the residual goes around the norm too, from x as it came in.",
+        read="x = attention_norm(x) + attention(attention_norm(x))",
+        think="x = mlp_norm(x) + mlp(mlp_norm(x))",
+    ),
+    wrong(
+        "residual-of-the-normalised-before-attention",
+        "Around attention the normalised x is added: the residual goes around the norm too.",
+        read="x = attention_norm(x) + attention(attention_norm(x))",
+    ),
+    wrong(
+        "residual-of-the-normalised-before-mlp",
+        "Around the MLP the normalised x is added: the residual goes around the norm too.",
+        think="x = mlp_norm(x) + mlp(mlp_norm(x))",
+    ),
+    wrong(
+        "input-added-again",
+        "The second residual adds x as it came into the block: what attention has found is lost.",
+        read="attended = x + attention(attention_norm(x))",
+        think="x = x + mlp(mlp_norm(attended))",
+    ),
+    wrong(
+        "embeddings-added-again",
+        "The residuals add the embeddings again and again: what earlier blocks have found is lost.",
+        embedded=f"{EMBEDDED}\n        embedded = x",
+        read="x = embedded + attention(attention_norm(x))",
+    ),
+    wrong(
+        "in-parallel",
+        "Attention and MLP of a block read the same x: the MLP should think about what attention has added.",
+        read="before = x\n            x = x + attention(attention_norm(x))",
+        think="x = x + mlp(mlp_norm(before))",
+    ),
+    wrong(
+        "residual-around-the-block-too",
+        "Each block's input is added once more at its end: the two residuals carry it already.",
+        read=f"before = x\n            {READ}",
+        think="x = before + x + mlp(mlp_norm(x))",
+    ),
+    wrong(
+        "one-residual-for-both",
+        "One residual goes around attention and MLP together: each of them has its own.",
+        read="read = attention(attention_norm(x))",
+        think="x = x + mlp(mlp_norm(read))",
+    ),
+)
+
+NORM_MISTAKES = (
+    wrong(
+        "post-norm",
+        "The norms come after the sums, as in the first transformers: here each comes before its part.",
+        read="x = attention_norm(x + attention(x))",
+        think="x = mlp_norm(x + mlp(x))",
+    ),
+    wrong(
+        "norm-of-outputs",
+        "The norms are applied to what comes out of the parts: here they are for what goes in.",
+        read="x = x + attention_norm(attention(x))",
+        think="x = x + mlp_norm(mlp(x))",
+    ),
+    wrong(
+        "no-norms-in-blocks",
+        "The norms in the blocks are missing: all parts get x as it is.",
+        read="x = x + attention(x)",
+        think="x = x + mlp(x)",
+    ),
+    wrong("no-norm-before-attention", "The norm before attention is missing.", read="x = x + attention(x)"),
+    wrong("no-norm-before-mlp", "The norm before the MLP is missing: each part has its own.", think="x = x + mlp(x)"),
+    wrong(
+        "norms-swapped",
+        "The two norms of a block are swapped: each part has one of its own, which learns its own weights.",
+        blocks="zip(self.mlp_norms, self.attentions, self.attention_norms, self.mlps)",
+    ),
+    wrong(
+        "attention-norm-twice",
+        "The norm of attention is used before the MLP as well, which has one of its own.",
+        think="x = x + mlp(attention_norm(x))",
+    ),
+    wrong(
+        "mlp-norm-twice",
+        "The norm of the MLP is used before attention as well, which has one of its own.",
+        read="x = x + attention(mlp_norm(x))",
+    ),
+    wrong(
+        "final-norm-everywhere",
+        "The final norm is used in the blocks as well: their parts have norms of their own.",
+        read="x = x + attention(self.final_norm(x))",
+        think="x = x + mlp(self.final_norm(x))",
+    ),
+    wrong(
+        "norms-of-the-first-block",
+        "All blocks use the norms of the first one: each has norms of its own.",
+        read="x = x + attention(self.attention_norms[0](x))",
+        think="x = x + mlp(self.mlp_norms[0](x))",
+    ),
+    wrong("no-final-norm", "The final norm is missing, before the logits are made.", logits="self.unembed(x)"),
+    wrong(
+        "final-norm-in-every-block",
+        "The final norm comes at the end of every block: it stands once, after the last one.",
+        think=f"{THINK}\n            x = self.final_norm(x)",
+        logits="self.unembed(x)",
+    ),
+    wrong(
+        "final-norm-first",
+        "The final norm comes before the blocks: it stands after the last one.",
+        embedded=f"{EMBEDDED}\n        x = self.final_norm(x)",
+        logits="self.unembed(x)",
+    ),
+)
+
+BLOCK_MISTAKES = (
+    wrong("blocks-reversed", "The blocks come in reverse order.", blocks=f"reversed(list({BLOCKS}))"),
+    wrong(
+        "first-block-only",
+        "Only the first block is used: all of them should follow each other.",
+        blocks=f"list({BLOCKS})[:1]",
+    ),
+    wrong(
+        "last-block-only",
+        "Only the last block has an effect: each should read what the one before it has made.",
+        blocks=f"list({BLOCKS})[-1:]",
+    ),
+    wrong(
+        "first-block-each-time",
+        "The first block is used again and again: each has its own attention, MLP and norms.",
+        blocks=f"list({BLOCKS})[:1] * len(self.mlps)",
+    ),
+    wrong("no-blocks", "The blocks have no effect: the embeddings go to the logits as they are.", blocks="[]"),
+    wrong("blocks-twice", "All blocks are used twice.", blocks=f"list({BLOCKS}) * 2"),
+    wrong(
+        "mlp-first",
+        "The MLP comes before attention: first positions read each other, then each thinks about what it has read.",
+        read="x = mlp(mlp_norm(x)) + x",
+        think="x = attention(attention_norm(x)) + x",
+    ),
+    wrong(
+        "all-attentions-first",
+        "All attentions come first, then all MLPs: they take turns, block by block.",
+        think=f"pass\n        for mlp_norm, mlp in zip(self.mlp_norms, self.mlps):\n            {THINK}",
+    ),
+    wrong("no-attention", "Attention has no effect: positions do not read each other.", read="pass"),
+    wrong("no-mlp", "The MLPs have no effect: only attention adds something.", think="pass"),
+    wrong(
+        "reads-the-future",
+        "Attention gets the positions in reverse order: each reads those after it, in place of those before.",
+        read="x = x + attention(attention_norm(x).flip(1)).flip(1)",
+    ),
+)
+
+LOGITS_MISTAKES = (
+    wrong(
+        "softmax-inside",
+        "The model ends in a softmax, and the loss would apply another: it expects logits.",
+        logits=f"{LOGITS}.softmax(dim=-1)",
+    ),
+    wrong(
+        "log-softmax-inside",
+        "The model ends in a log-softmax: that is part of the loss, which expects logits.",
+        logits=f"{LOGITS}.log_softmax(dim=-1)",
+    ),
+    wrong(
+        "softmax-over-positions",
+        "The model ends in a softmax, and over positions: it should end in logits.",
+        logits=f"{LOGITS}.softmax(dim=1)",
+    ),
+    wrong(
+        "relu-on-logits",
+        "The logits pass a ReLU: those below 0 are lost, though a token may well have a negative one.",
+        logits=f"{LOGITS}.relu()",
+    ),
+    wrong(
+        "tied",
+        "The logits are made with the table of token embeddings: self.unembed is there for that.",
+        logits="self.final_norm(x) @ self.tokens.weight.T",
+    ),
+    wrong("no-bias", "The bias of the last layer is missing.", logits="self.final_norm(x) @ self.unembed.weight.T"),
+    wrong(
+        "last-position-only",
+        "Only the last position gets logits: all of them learn to predict, so all need them.",
+        logits="self.unembed(self.final_norm(x))[:, -1]",
+    ),
+    wrong(
+        "mean-over-positions",
+        "The positions are averaged, as in a classifier: here each has logits of its own.",
+        logits="self.unembed(self.final_norm(x).mean(dim=1))",
+    ),
+    wrong(
+        "argmax-inside",
+        "The best tokens are returned, from which nothing can learn: the loss needs all logits.",
+        logits=f"{LOGITS}.argmax(dim=-1)",
+    ),
+    wrong(
+        "not-unembedded",
+        "The vectors of the positions are returned: the step from them to logits is missing.",
+        logits="self.final_norm(x)",
+    ),
+    wrong(
+        "vocabulary-second",
+        "The axes are in another order: positions come before the vocabulary.",
+        logits=f"{LOGITS}.transpose(1, 2)",
+    ),
+)
+
+MISBEHAVING = (
+    *misbehaviours(MODEL_ANSWER, "LanguageModel.forward", longer=(6, 16)),
+    only_in_training(MODEL_ANSWER, "LanguageModel.forward"),
+    wrong("adds-in-place", IN_PLACE, read="x += attention(attention_norm(x))", think="x += mlp(mlp_norm(x))"),
+    wrong("always-two-blocks", OTHER_SIZES, blocks=f"list({BLOCKS})[:2]"),
+    wrong("centred-over-positions", IGNORES_THE_FUTURE.hint, embedded=f"{EMBEDDED}\n        x = x - x.mean(1, True)"),
+    wrong(
+        "unknown-mixture-of-sequences", SEQUENCES_APART.hint, embedded=f"{EMBEDDED}\n        x = x - x.mean(0, True)"
+    ),
+    wrong(
+        "whole-table-of-positions",
+        "Two shapes do not fit together there. Print the shape of each tensor just before that line.",
+        embedded="x = self.tokens(tokens) + self.positions.weight",
+    ),
+    wrong("list-called", ERROR, read="x = x + self.attentions(attention_norm(x))"),
+    wrong("probabilities-too", "Return logits as one tensor.", logits=f"{LOGITS}, {LOGITS}.softmax(dim=-1)"),
+    edited("nothing-returned", "Return logits as one tensor.", MODEL_ANSWER, (f"return {LOGITS}", LOGITS)),
+    edited(
+        "no-module",
+        "Derive your class from nn.Module, and give the check the class itself.",
+        MODEL_ANSWER,
+        ("(nn.Module)", ""),
+    ),
+    *(
+        edited(name, KEEP_INIT, MODEL_ANSWER, edit)
+        for name, edit in {
+            "list-of-attentions": ("nn.ModuleList(attentions)", "attentions"),
+            "mlps-renamed": ("self.mlps = nn", "self.parts = nn"),
+            "list-of-norms": (
+                "nn.ModuleList(nn.LayerNorm(hidden) for _ in mlps)",
+                "[nn.LayerNorm(hidden) for _ in mlps]",
+            ),
+            "one-norm-for-all": ("nn.ModuleList(nn.LayerNorm(hidden) for _ in mlps)", "nn.LayerNorm(hidden)"),
+            "table-turned-round": ("nn.Embedding(vocab_size, hidden)", "nn.Embedding(hidden, vocab_size)"),
+            "no-bias-in-unembed": ("(hidden, vocab_size)\n", "(hidden, vocab_size, bias=False)\n"),
+            "no-final-norm-in-init": ("self.final_norm = nn.LayerNorm(hidden)", "self.final_norm = nn.Identity()"),
+        }.items()
+    ),
+)
+
+FORWARDS = {
+    "step-by-step": """\
+    def forward(self, tokens):
+        embedded = self.tokens(tokens)  # (b, n, hidden)
+        positions = self.positions(torch.arange(tokens.size(1), device=tokens.device))  # (n, hidden)
+        x = embedded + positions
+        for i in range(len(self.attentions)):
+            residual = x
+            x = self.attention_norms[i](x)
+            x = self.attentions[i](x)
+            x = residual + x
+            residual = x
+            x = self.mlp_norms[i](x)
+            x = self.mlps[i](x)
+            x = residual + x
+        x = self.final_norm(x)
+        logits = self.unembed(x)  # (b, n, v)
+        return logits
+""",
+    "rows-of-the-tables": """\
+    def forward(self, tokens):
+        x = self.tokens.weight[tokens] + self.positions.weight[: tokens.shape[1]]
+        for norm, attention, other_norm, mlp in zip(
+            self.attention_norms, self.attentions, self.mlp_norms, self.mlps, strict=True
+        ):
+            x = torch.add(x, attention(norm(x)))
+            x = torch.add(mlp(other_norm(x)), x)
+        return self.final_norm(x) @ self.unembed.weight.T + self.unembed.bias
+""",
+    "with-a-batch-axis": """\
+    def forward(self, tokens):
+        b, n = tokens.shape
+        positions = torch.arange(n, device=tokens.device).unsqueeze(0).expand(b, n)  # (b, n)
+        x = self.tokens(tokens) + self.positions(positions)  # (b, n, hidden)
+        for attention, attention_norm, mlp, mlp_norm in zip(
+            self.attentions, self.attention_norms, self.mlps, self.mlp_norms
+        ):
+            attended = x + attention(attention_norm(x))
+            x = attended + mlp(mlp_norm(attended))
+        return self.unembed(self.final_norm(x))
+""",
+    "one-loop-over-parts": """\
+    def forward(self, tokens):
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[-1], device=tokens.device))
+        norms = [norm for pair in zip(self.attention_norms, self.mlp_norms) for norm in pair]
+        parts = [part for pair in zip(self.attentions, self.mlps) for part in pair]
+        for norm, part in zip(norms, parts):
+            x = x + part(norm(x))
+        return self.unembed(self.final_norm(x))
+""",
+    "functional": """\
+    def normalised(self, x, norm):
+        return F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+    def forward(self, tokens):
+        places = torch.ones_like(tokens).cumsum(dim=1) - 1
+        x = F.embedding(tokens, self.tokens.weight) + F.embedding(places, self.positions.weight)
+        for i, (attention, mlp) in enumerate(zip(self.attentions, self.mlps)):
+            x = x + attention(self.normalised(x, self.attention_norms[i]))
+            x = x + mlp(self.normalised(x, self.mlp_norms[i]))
+        return F.linear(self.normalised(x, self.final_norm), self.unembed.weight, self.unembed.bias)
+""",
+    "norm-by-hand": """\
+    def normalised(self, x, norm):
+        variance, mean = torch.var_mean(x, dim=-1, keepdim=True, correction=0)
+        return (x - mean) / torch.sqrt(variance + norm.eps) * norm.weight + norm.bias
+
+    def forward(self, tokens):
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        for i in range(len(self.mlps)):
+            x = x + self.attentions[i](self.normalised(x, self.attention_norms[i]))
+            x = x + self.mlps[i](self.normalised(x, self.mlp_norms[i]))
+        return self.unembed(self.normalised(x, self.final_norm))
+""",
+    "recursive": """\
+    def through(self, x, block):
+        if block == len(self.attentions):
+            return x
+        x = x + self.attentions[block](self.attention_norms[block](x))
+        return self.through(x + self.mlps[block](self.mlp_norms[block](x)), block + 1)
+
+    def forward(self, tokens):
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        return self.unembed(self.final_norm(self.through(x, 0)))
+""",
+    "reduced": """\
+    def forward(self, tokens):
+        from functools import reduce
+
+        def with_block(x, block):
+            x = x + self.attentions[block](self.attention_norms[block](x))
+            return x + self.mlps[block](self.mlp_norms[block](x))
+
+        places = torch.tensor(range(tokens.shape[1]), device=tokens.device)
+        x = reduce(with_block, range(len(self.mlps)), self.tokens(tokens) + self.positions(places))
+        return nn.Sequential(self.final_norm, self.unembed)(x)
+""",
+    "sum-of-all-that-is-found": """\
+    def forward(self, tokens):
+        found = [self.tokens(tokens), self.positions.weight[: tokens.shape[1]].expand(len(tokens), -1, -1)]
+        for attention_norm, attention, mlp_norm, mlp in zip(
+            self.attention_norms, self.attentions, self.mlp_norms, self.mlps
+        ):
+            found.append(attention(attention_norm(sum(found))))
+            found.append(mlp(mlp_norm(sum(found))))
+        return self.unembed(self.final_norm(torch.stack(found).sum(dim=0)))
+""",
+    "one-sequence-at-a-time": """\
+    def forward(self, tokens):
+        rows = []
+        for sequence in tokens:
+            x = (self.tokens(sequence) + self.positions.weight[: len(sequence)])[None]
+            for attention_norm, attention, mlp_norm, mlp in zip(
+                self.attention_norms, self.attentions, self.mlp_norms, self.mlps
+            ):
+                x = x + attention(attention_norm(x))
+                x = x + mlp(mlp_norm(x))
+            rows.append(self.unembed(self.final_norm(x)))
+        return torch.cat(rows)
+""",
+    "one-hot": """\
+    def forward(self, tokens):
+        words, places = self.tokens.weight, self.positions.weight
+        x = F.one_hot(tokens, len(words)).to(words.dtype) @ words
+        x = x + torch.eye(x.shape[1], len(places), device=x.device, dtype=x.dtype) @ places
+        for block in zip(self.attention_norms, self.attentions, self.mlp_norms, self.mlps):
+            for norm, part in (block[:2], block[2:]):
+                x = part(norm(x)) + x
+        return torch.einsum("bnd,vd->bnv", self.final_norm(x), self.unembed.weight) + self.unembed.bias
+""",
+    "in-place-on-copies": """\
+    def forward(self, tokens):
+        x = self.tokens(tokens)
+        x += self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        for i in range(len(self.attentions)):
+            x = x.clone().add_(self.attentions[i](self.attention_norms[i](x)))
+            x = x.clone().add_(self.mlps[i](self.mlp_norms[i](x)))
+        return self.unembed(self.final_norm(x))
+""",
+}
+
+LANGUAGE_MODEL_RECORD = ValueRecord(
+    public=LANGUAGE_MODEL,
+    title="A language model",
+    defines="LanguageModel",
+    parts=(Part("language-model-check", 4, values),),
+    properties=(SEQUENCES_APART, IGNORES_THE_FUTURE),
+    first_sizes={"b": 3, "n": 5, "hidden": 7, "spare": 11, "vocab_size": 13, "num_layers": 2},
+    other_length={"b": 6, "n": 16},  # as many positions as there are vectors for
+    other_sizes={"b": 4, "n": 6, "hidden": 10, "spare": 8, "vocab_size": 11, "num_layers": 3, "magnitude": 4},
+    draw=draw,
+    reference=reference,
+    guards=("modeling_lm.LMAttention", "modeling_lm.LMBlock", "modeling_lm.MLP", "modeling_lm.TransformerLM"),
+    model_answer=MODEL_ANSWER,
+    wrong=(*EMBEDDING_MISTAKES, *RESIDUAL_MISTAKES, *NORM_MISTAKES, *BLOCK_MISTAKES, *LOGITS_MISTAKES),
+    misbehaving=MISBEHAVING,
+    right={name: INIT + forward for name, forward in FORWARDS.items()},
+)

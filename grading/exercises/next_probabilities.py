@@ -1,0 +1,423 @@
+"""Exercise of topic 04: the probabilities of the next token, with a temperature and the top k."""
+
+import random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grading.judge import values
+from grading.mistakes import ERROR, misbehaviours
+from grading.properties import SEQUENCES_APART, Ask, Property
+from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
+from transformer_lm.checks.exercise import CALLED_AGAIN
+from transformer_lm.checks.next_probabilities import FLAT, IN_PLACE, NEXT_PROBABILITIES, SHARP, WHOLE_NUMBERS
+
+
+def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
+    """Return logits, a temperature below 1 and a top_k; no two logits of a row are nearly the same."""
+    b, v = sizes["b"], sizes["v"]
+    ranks = np.argsort([[rng.random() for _ in range(v)] for _ in range(b)], axis=1)
+    rows = dyadic(rng, b, 1, bound=1.5)  # so that rows have other thresholds
+    logits = (ranks - v // 2) / 4 + rows + dyadic(rng, b, v, bound=1 / 16)
+    return {
+        "logits": logits * sizes.get("magnitude", 1),
+        "temperature": np.array(0.625 + dyadic(rng, bound=0.125)),
+        "top_k": np.array(sizes["top_k"]),
+    }
+
+
+def reference(case: Arrays) -> Arrays:
+    """Return the probabilities, row by row: a softmax of the largest logits alone."""
+
+    def probabilities(temperature: float, top_k: int) -> NDArray[np.float64]:
+        found = np.zeros_like(case["logits"])
+        for row, logits in zip(found, case["logits"], strict=True):
+            largest = np.argsort(logits)[-top_k:]
+            row[largest] = softmax(logits[largest] / temperature)
+        return found
+
+    temperature, top_k, v = float(case["temperature"]), int(case["top_k"]), case["logits"].shape[1]
+    return {
+        "probabilities": probabilities(temperature, top_k),
+        "of_all_tokens": probabilities(temperature, v),
+        "of_one_token": probabilities(temperature, 1),
+        "flat": probabilities(FLAT, top_k),
+        "sharp": probabilities(SHARP, v),
+        "greedy": probabilities(1, 1),
+    }
+
+
+def _sums_to_one(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
+    numbers = [each for each in ask(case).values() if not np.isnan(each).any()]  # NaN is told by its own hint
+    return all(np.allclose(each.sum(axis=1), 1, atol=1e-4) and each.min() >= 0 for each in numbers)
+
+
+SUMS_TO_ONE = Property("The probabilities of a row do not sum to 1, or some are negative.", _sums_to_one)
+
+# --- answers ------------------------------------------------------------------------------------
+
+MODEL_ANSWER = """\
+def next_probabilities(logits, temperature, top_k):
+    if temperature == 0:
+        temperature, top_k = 1, 1
+    smallest = logits.topk(top_k).values[:, -1:]
+    kept = logits.masked_fill(logits < smallest, -math.inf)
+    return (kept / temperature).softmax(dim=-1)
+"""
+
+ZERO = "temperature, top_k = 1, 1"
+SMALLEST = "logits.topk(top_k).values[:, -1:]"
+KEPT = "logits.masked_fill(logits < smallest, -math.inf)"
+RETURNED = "(kept / temperature).softmax(dim=-1)"
+
+
+def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+    """Return the answer that computes some of its lines otherwise."""
+    ours = {"zero": ZERO, "smallest": SMALLEST, "kept": KEPT, "returned": RETURNED}
+    return edited(name, hint, MODEL_ANSWER, *((ours[line], theirs) for line, theirs in lines.items()))
+
+
+DIVIDED_BY_ZERO = "A temperature of 0 gives NaN: the logits are divided by it."
+
+TEMPERATURE_MISTAKES = (
+    wrong(
+        "temperature-multiplied",
+        "The logits are multiplied by the temperature: a low one should sharpen, and this flattens.",
+        returned="(kept * temperature).softmax(dim=-1)",
+    ),
+    wrong("temperature-ignored", "The temperature has no effect.", returned="kept.softmax(dim=-1)"),
+    wrong(
+        "temperature-after-softmax",
+        "The probabilities are divided by the temperature, and no longer sum to 1: it belongs before the softmax.",
+        returned="kept.softmax(dim=-1) / temperature",
+    ),
+    wrong(
+        "powers-of-probabilities",
+        "Powers of probabilities are returned, which no longer sum to 1.",
+        returned="kept.softmax(dim=-1) ** (1 / temperature)",
+    ),
+    wrong(
+        "temperature-of-at-most-one",
+        "A temperature above 1 has no effect: it should flatten the probabilities.",
+        returned="(kept / min(temperature, 1)).softmax(dim=-1)",
+    ),
+    wrong(
+        "temperature-of-at-least-one",
+        "A temperature below 1 has no effect: it should sharpen the probabilities.",
+        returned="(kept / max(temperature, 1)).softmax(dim=-1)",
+    ),
+    wrong(
+        "squared-temperature",
+        "The temperature is used twice: the logits are divided by its square.",
+        returned="(kept / temperature / temperature).softmax(dim=-1)",
+    ),
+    wrong(
+        "root-of-temperature",
+        "The logits are divided by the root of the temperature: the temperature itself is meant.",
+        returned="(kept / temperature**0.5).softmax(dim=-1)",
+    ),
+    wrong("divided-by-zero", DIVIDED_BY_ZERO, zero="pass"),
+    wrong(
+        "divided-by-zero-and-scattered",
+        DIVIDED_BY_ZERO,
+        zero="pass",
+        kept="logits.topk(top_k)",
+        returned="torch.zeros_like(logits).scatter(1, kept.indices, (kept.values / temperature).softmax(dim=-1))",
+    ),
+    wrong(
+        "zero-taken-for-one",
+        "A temperature of 0 is taken for 1: the largest logit alone should get a probability.",
+        zero="temperature = 1",
+    ),
+    wrong(
+        "zero-makes-all-alike",
+        "With a temperature of 0 all tokens that are kept get the same share: only the best should get any.",
+        zero="temperature = 1e9",
+    ),
+    wrong(
+        "zero-takes-the-smallest",
+        "With a temperature of 0 the smallest logit gets everything: it should be the largest.",
+        zero="logits, temperature, top_k = -logits, 1, 1",
+    ),
+    wrong(
+        "zero-takes-one-for-all-rows",
+        "With a temperature of 0 one token is chosen for the whole batch: each row has its own best.",
+        zero="logits, temperature, top_k = logits.sum(dim=0).expand_as(logits), 1, 1",
+    ),
+    wrong(
+        "zero-gives-a-number",
+        "With a temperature of 0 the number of the best token is returned: probabilities should be.",
+        zero="return logits.argmax(dim=-1)",
+    ),
+    wrong(
+        "zero-gives-logits",
+        "With a temperature of 0 the best token keeps its logit: it should get the probability 1.",
+        zero="return torch.where(logits == logits.amax(dim=-1, keepdim=True), logits, 0)",
+    ),
+)
+
+TOP_K_MISTAKES = (
+    wrong("top-k-ignored", "The limit of top_k has no effect: every token gets a probability.", kept="logits"),
+    wrong(
+        "top-k-not-renormalised",
+        "The rest is set to 0 after the softmax, so that what is left no longer sums to 1.",
+        kept="logits",
+        returned="(kept / temperature).softmax(dim=-1).masked_fill(logits < smallest, 0)",
+    ),
+    wrong(
+        "masked-with-zero",
+        "The logits of the rest are set to 0, which is a logit like others: the softmax gives it a share.",
+        kept="logits.masked_fill(logits < smallest, 0)",
+    ),
+    wrong(
+        "keeps-the-smallest",
+        "The smallest logits are kept, and the largest left out.",
+        smallest="logits.topk(top_k, largest=False).values[:, -1:]",
+        kept="logits.masked_fill(logits > smallest, -math.inf)",
+    ),
+    wrong(
+        "leaves-out-the-largest",
+        "The top k are left out, and the rest is kept: it should be the other way round.",
+        kept="logits.masked_fill(logits >= smallest, -math.inf)",
+    ),
+    wrong(
+        "one-too-few",
+        "One token too few is kept: the last of the top k is left out, and with top_k=1 none is left.",
+        kept="logits.masked_fill(logits <= smallest, -math.inf)",
+    ),
+    wrong(
+        "one-too-many",
+        "One token too many is kept.",
+        smallest="logits.topk(min(top_k + 1, logits.shape[1])).values[:, -1:]",
+    ),
+    wrong(
+        "only-the-best",
+        "The threshold is the largest logit, so that only the best token is kept, whatever top_k is.",
+        smallest="logits.topk(top_k).values[:, :1]",
+    ),
+    wrong(
+        "threshold-of-the-first-row",
+        "The threshold of the first row is used for all: each row has its own top k.",
+        smallest="logits.topk(top_k).values[0, -1]",
+    ),
+    wrong(
+        "top-k-of-the-batch",
+        "The top k are chosen from the whole batch: each row has its own.",
+        smallest="logits.flatten().topk(top_k).values[-1]",
+    ),
+    wrong(
+        "first-tokens-of-the-vocabulary",
+        "The first k tokens of the vocabulary are kept: those with the largest logits should be.",
+        kept="logits.masked_fill(torch.arange(logits.shape[1], device=logits.device) >= top_k, -math.inf)",
+    ),
+    wrong(
+        "threshold-before-temperature",
+        "Logits divided by the temperature are compared with a threshold that is not: another number is kept.",
+        kept="logits.masked_fill(logits / temperature < smallest, -math.inf)",
+    ),
+    wrong(
+        "top-k-alone",
+        "Only the top k come back, in order of size: every token needs its place, with 0 for the rest.",
+        kept="logits.topk(top_k).values",
+    ),
+    wrong(
+        "sorted",
+        "The probabilities come back in order of size: which token they belong to is lost.",
+        kept=f"{KEPT}.sort(descending=True).values",
+    ),
+    wrong(
+        "equal-shares",
+        "The top k get equal shares: their logits and the temperature have no effect.",
+        returned="(kept > -math.inf) / (kept > -math.inf).sum(dim=-1, keepdim=True)",
+    ),
+)
+
+SOFTMAX_MISTAKES = (
+    wrong(
+        "softmax-twice",
+        "The softmax is applied twice: the second one flattens, and gives the rest a share again.",
+        returned=f"{RETURNED}.softmax(dim=-1)",
+    ),
+    wrong(
+        "softmax-before-top-k",
+        "The logits pass a softmax before they are divided by the temperature, and another one after.",
+        kept="logits.softmax(dim=-1).masked_fill(logits < smallest, -math.inf)",
+    ),
+    wrong(
+        "softmax-over-batch",
+        "The softmax runs over the batch, so that sequences compete: the probabilities of a row must sum to 1.",
+        returned="(kept / temperature).softmax(dim=0)",
+    ),
+    wrong(
+        "softmax-over-everything",
+        "The softmax runs over the whole batch at once: the probabilities of each row must sum to 1.",
+        returned="(kept / temperature).flatten().softmax(dim=0).view_as(kept)",
+    ),
+    wrong(
+        "log-softmax",
+        "Logarithms of probabilities are returned.",
+        returned="(kept / temperature).log_softmax(dim=-1)",
+    ),
+    wrong("no-softmax", "There is no softmax: logits are returned.", returned="kept / temperature"),
+    wrong(
+        "not-normalised",
+        "The exponentials are not divided by their sum.",
+        returned="(kept / temperature).exp()",
+    ),
+    wrong(
+        "overflows",
+        "Exponentials of large numbers overflow to infinity, and give NaN: softmax knows how to avoid that.",
+        returned="(kept / temperature).exp() / (kept / temperature).exp().sum(dim=-1, keepdim=True)",
+    ),
+    wrong(
+        "sigmoid",
+        "A sigmoid takes the place of the softmax: it looks at each token alone, and rows do not sum to 1.",
+        returned="(kept / temperature).sigmoid()",
+    ),
+)
+
+MISBEHAVING = (
+    # Two are left out: nothing learns here, and the check gives away copies of the logits.
+    *(
+        each
+        for each in misbehaviours(MODEL_ANSWER, "next_probabilities", longer=(5, 17), calls=6)
+        if each.name not in ("changes-its-input", "cuts-the-gradient")
+    ),
+    wrong(
+        "masks-in-place",
+        IN_PLACE,
+        kept="logits\n    logits[logits < smallest] = -math.inf",
+    ),
+    wrong("divides-in-place", IN_PLACE, returned="logits.div_(temperature).where(kept > -math.inf, kept).softmax(-1)"),
+    wrong("zero-gives-whole-numbers", WHOLE_NUMBERS, zero="return F.one_hot(logits.argmax(dim=-1), logits.shape[-1])"),
+    wrong("zero-gives-bools", WHOLE_NUMBERS, zero="return logits == logits.amax(dim=-1, keepdim=True)"),
+    wrong("top-k-along-the-batch", ERROR, smallest="logits.topk(top_k, dim=0).values[-1]"),
+    wrong("noisy", CALLED_AGAIN, returned="(kept / temperature + torch.rand(kept.shape)).softmax(dim=-1)"),
+    wrong("probability-lost", SUMS_TO_ONE.hint, returned="0.9 * (kept / temperature).softmax(dim=-1)"),
+    wrong("batch-in-the-sum", SEQUENCES_APART.hint, returned="(kept / temperature - logits.mean(0)).softmax(dim=-1)"),
+    wrong(
+        "with-the-tokens",
+        "Return probabilities as one tensor.",
+        returned="(kept / temperature).softmax(dim=-1).topk(top_k)",
+    ),
+    edited("nothing-returned", "Return probabilities as one tensor.", MODEL_ANSWER, (f"return {RETURNED}", RETURNED)),
+)
+
+RIGHT = {
+    "scattered": """\
+def next_probabilities(logits, temperature, top_k):
+    largest, tokens = torch.topk(logits, 1 if temperature == 0 else top_k, dim=-1)  # (b, top_k)
+    probabilities = F.softmax(largest / (temperature or 1.0), dim=-1)
+    return torch.zeros_like(logits).scatter(1, tokens, probabilities)
+""",
+    "greedy-apart": """\
+def next_probabilities(logits, temperature, top_k):
+    if temperature == 0:
+        best = logits.argmax(dim=-1)  # (b,)
+        return F.one_hot(best, logits.shape[-1]).to(logits.dtype)
+    values, _ = torch.topk(logits, top_k)
+    logits = torch.where(logits < values[:, [-1]], -torch.inf, logits)
+    return torch.softmax(logits / temperature, dim=-1)
+""",
+    "hardly-any-temperature": """\
+def next_probabilities(logits, temperature, top_k):
+    scaled = logits / max(temperature, 1e-6)
+    threshold = scaled.sort(dim=-1, descending=True).values[:, top_k - 1].unsqueeze(1)
+    return scaled.masked_fill(scaled < threshold, -1e30).softmax(dim=-1)
+""",
+    "added-to-the-temperature": """\
+def next_probabilities(logits, temperature, top_k):
+    scaled = logits / (temperature + 1e-9)
+    hidden = torch.full_like(scaled, float("-inf"))
+    values, tokens = scaled.topk(top_k)
+    return hidden.scatter_(-1, tokens, values).softmax(-1)
+""",
+    "renormalised": """\
+def next_probabilities(logits, temperature, top_k):
+    if temperature == 0:
+        return (logits == logits.max(dim=-1, keepdim=True).values).float()
+    probabilities = (logits / temperature).softmax(dim=-1)
+    kept = torch.zeros_like(probabilities)
+    tokens = probabilities.argsort(dim=-1, descending=True)[:, :top_k]
+    kept.scatter_(1, tokens, probabilities.gather(1, tokens))
+    return kept / kept.sum(dim=-1, keepdim=True)
+""",
+    "row-by-row": """\
+def next_probabilities(logits, temperature, top_k):
+    rows = []
+    for row in logits:
+        probabilities = torch.zeros_like(row)
+        if temperature == 0:
+            probabilities[row.argmax()] = 1
+        else:
+            tokens = row.topk(top_k).indices
+            probabilities[tokens] = (row[tokens] / temperature).softmax(dim=0)
+        rows.append(probabilities)
+    return torch.stack(rows)
+""",
+    "masked-in-a-copy": """\
+def next_probabilities(logits, temperature, top_k):
+    if temperature < 1e-8:
+        temperature, top_k = 1.0, 1
+    logits = logits.clone()
+    smallest = torch.kthvalue(logits, logits.shape[1] - top_k + 1, dim=1, keepdim=True).values
+    logits[logits < smallest] = -float("inf")
+    logits /= temperature
+    return nn.Softmax(dim=-1)(logits)
+""",
+    "counted-above": """\
+def next_probabilities(logits, temperature, top_k):
+    above = (logits[:, None, :] > logits[:, :, None]).sum(dim=-1)  # (b, v), how many logits are larger
+    if temperature == 0:
+        return (above == 0) * 1.0
+    return (logits / temperature + torch.where(above < top_k, 0.0, -math.inf)).softmax(dim=-1)
+""",
+    "own-softmax": """\
+def next_probabilities(logits, temperature, top_k):
+    best = logits.amax(dim=-1, keepdim=True)
+    if temperature == 0:
+        return torch.where(logits == best, 1.0, 0.0)
+    exponentials = torch.exp((logits - best) / temperature)
+    kept = exponentials * (logits >= logits.topk(top_k).values.amin(dim=-1, keepdim=True))
+    return kept / kept.sum(dim=-1, keepdim=True)
+""",
+    "from-logarithms": """\
+def next_probabilities(logits, temperature, top_k):
+    if temperature == 0:
+        return torch.eye(logits.size(-1), device=logits.device)[logits.argmax(-1)]
+    values, tokens = logits.topk(top_k, sorted=False)
+    logs = F.log_softmax(values / temperature, dim=-1)
+    return torch.zeros_like(logits).scatter_add(-1, tokens, logs.exp())
+""",
+    "numpy": """\
+import numpy as np
+
+
+def next_probabilities(logits, temperature, top_k):
+    array = logits.cpu().numpy()
+    tokens = np.argsort(-array, axis=1)[:, : top_k if temperature else 1]
+    largest = np.take_along_axis(array, tokens, axis=1)
+    exponentials = np.exp((largest - largest[:, :1]) / (temperature or 1))
+    probabilities = np.zeros_like(array)
+    np.put_along_axis(probabilities, tokens, exponentials / exponentials.sum(axis=1, keepdims=True), axis=1)
+    return torch.from_numpy(probabilities).to(logits.device)
+""",
+}
+
+NEXT_PROBABILITIES_RECORD = ValueRecord(
+    public=NEXT_PROBABILITIES,
+    title="Probabilities of the next token",
+    defines="next_probabilities",
+    parts=(Part("next-probabilities-check", 3, values),),
+    properties=(SUMS_TO_ONE, SEQUENCES_APART),
+    first_sizes={"b": 3, "v": 11, "top_k": 4},
+    other_length={"b": 5, "v": 17},
+    other_sizes={"b": 5, "v": 14, "top_k": 6, "magnitude": 8},
+    draw=draw,
+    reference=reference,
+    guards=("sampling.next_probabilities",),
+    model_answer=MODEL_ANSWER,
+    wrong=(*TEMPERATURE_MISTAKES, *TOP_K_MISTAKES, *SOFTMAX_MISTAKES),
+    misbehaving=MISBEHAVING,
+    right=RIGHT,
+)

@@ -1,0 +1,461 @@
+"""Exercise of topic 04: a continuation, sampled token by token from a model."""
+
+import math
+import random
+
+import numpy as np
+
+from grading.mistakes import ERROR
+from grading.randomness import drawn
+from grading.record import Part, Record, WrongAnswer, edited, softmax
+from transformer_lm.checks import sampling_hints as hints
+from transformer_lm.checks.exercise import ONE_SEQUENCE
+from transformer_lm.checks.language_model import FROZEN, SWITCHED_OFF
+from transformer_lm.checks.randomness import FIXED_SEED, NOT_LONG, NOT_TORCH, Ask
+from transformer_lm.checks.sampling import SAMPLING, VOCABULARY, Choice, examine_sampling
+
+
+def chances(logits: tuple[float, ...], temperature: float, top_k: int) -> tuple[float, ...]:
+    """Return how likely each token is; the logits go from the largest to the smallest."""
+    limited = np.full(len(logits), -np.inf)
+    limited[:top_k] = np.array(logits[:top_k]) / temperature
+    return tuple(softmax(limited).tolist())
+
+
+def choice(logits: tuple[float, ...], temperature: float, top_k: int) -> Choice:
+    """Return a choice with its chances, and with those that mistakes give."""
+    everything = np.array(chances(logits, temperature, len(logits)))
+    late = np.where(np.arange(len(logits)) < top_k, everything, 0)
+    late[0] += everything[top_k:].sum()
+    mistakes = (
+        (hints.TEMPERATURE_IGNORED, chances(logits, 1, top_k)),
+        (hints.TEMPERATURE_MULTIPLIED, chances(logits, 1 / temperature, top_k)),
+        (hints.TOP_K_AFTER, tuple(late.tolist())),
+        (hints.SOFTMAX_TWICE, chances(chances(logits, temperature, top_k), 1, top_k)),
+        (hints.SOFTMAX_TWICE, chances(tuple(everything), 1, top_k)),
+        (hints.SOFTMAX_TWICE, chances(chances(logits, 1, len(logits)), temperature, top_k)),
+        (hints.EQUAL_CHANCES, chances((0,) * len(logits), 1, top_k)),
+    )
+    return Choice(logits, temperature, top_k, chances(logits, temperature, top_k), mistakes)
+
+
+def draw_choices(rng: random.Random) -> tuple[Choice, ...]:
+    """Return two choices: a high temperature with few tokens to choose from, and a low one with all of them.
+
+    Each token is about two thirds as likely as the one before it: mistakes change the chances by more than luck does.
+    """
+
+    def logits(temperature: float) -> tuple[float, ...]:
+        steps = [temperature * math.log(1.5) * rng.uniform(0.93, 1.1) for _ in range(VOCABULARY)]
+        return tuple((sum(steps) / 2 - np.cumsum(steps)).tolist())
+
+    high, low = round(rng.uniform(1.7, 2.4), 2), round(rng.uniform(0.4, 0.6), 2)
+    return choice(logits(high), high, rng.randint(3, 4)), choice(logits(low), low, VOCABULARY)
+
+
+def examine(ask: Ask, rng: random.Random) -> None:
+    """Examine an answer with choices drawn for it."""
+    examine_sampling(ask, rng, draw_choices(rng))
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+MODEL_ANSWER = """\
+@torch.no_grad()
+def better_sample_continuation(model, tokens, num_tokens, max_len, temperature, top_k):
+    was_training = model.training
+    model.eval()
+    text = tokens
+    for _ in range(num_tokens):
+        logits = model(text[:, -max_len:])[:, -1]
+        largest, candidates = logits.topk(top_k)
+        if temperature == 0:
+            chosen = candidates[:, :1]
+        else:
+            probabilities = (largest / temperature).softmax(dim=-1)
+            chosen = candidates.gather(1, probabilities.multinomial(1))
+        text = torch.cat([text, chosen], dim=1)
+    model.train(was_training)
+    return text
+"""
+
+NO_GRAD = "@torch.no_grad()\n"
+START, EVAL, BACK = "    was_training = ", "    model.eval()\n", "    model.train(was_training)\n"
+STEPS = "range(num_tokens)"
+LOGITS = "model(text[:, -max_len:])[:, -1]"
+TOP = "logits.topk(top_k)"
+ZERO = "        if temperature == 0:\n            chosen = candidates[:, :1]\n        else:\n"
+PROBABILITIES = "(largest / temperature).softmax(dim=-1)"
+CHOSEN = "candidates.gather(1, probabilities.multinomial(1))"
+LONGER = "torch.cat([text, chosen], dim=1)"
+
+
+def wrong(name: str, hint: str, *edits: tuple[str, str]) -> WrongAnswer:
+    """Return the model answer with a mistake."""
+    return edited(name, hint, MODEL_ANSWER, *edits)
+
+
+WRONG_TEXTS = (
+    wrong("in-train-mode", hints.TRAINING, (EVAL, "")),
+    wrong("train-mode-between-steps", hints.TRAINING, (EVAL, ""), (LOGITS, "model.train()(text[:, -max_len:])[:, -1]")),
+    wrong("left-in-eval-mode", hints.LEFT_IN_EVAL, (BACK, "")),
+    wrong("always-back-to-train-mode", hints.LEFT_IN_TRAINING, (BACK, "    model.train()\n")),
+    wrong("with-gradients", hints.GRADIENTS, (NO_GRAD, "")),
+    wrong("detached-later", hints.GRADIENTS, (NO_GRAD, ""), (LOGITS, f"{LOGITS}.detach()")),
+    wrong(
+        "gradients-left-switched-off", SWITCHED_OFF, (NO_GRAD, ""), (EVAL, f"{EVAL}    torch.set_grad_enabled(False)\n")
+    ),
+    wrong("model-frozen", FROZEN, (NO_GRAD, ""), (EVAL, "    model.eval().requires_grad_(False)\n")),
+    wrong("not-cropped", hints.NOT_CROPPED, (LOGITS, "model(text)[:, -1]")),
+    wrong(
+        "cropped-once",
+        hints.NOT_CROPPED,
+        ("    text = tokens\n", "    text = tokens[:, -max_len:]\n"),
+        (LOGITS, "model(text)[:, -1]"),
+        ("return text", "return torch.cat([tokens[:, :-max_len], text], dim=1)"),
+    ),
+    wrong("cropped-one-too-late", hints.NOT_CROPPED, (LOGITS, "model(text[:, -max_len - 1 :])[:, -1]")),
+    wrong("cropped-to-the-first", hints.CROPPED_TO_FIRST, (LOGITS, "model(text[:, :max_len])[:, -1]")),
+    wrong("cropped-too-short", hints.CROPPED_TOO_SHORT, (LOGITS, "model(text[:, 1 - max_len :])[:, -1]")),
+    wrong("last-token-only", hints.LAST_TOKEN_ONLY, (LOGITS, "model(text[:, -1:])[:, -1]")),
+    wrong("prompt-only", hints.PROMPT_ONLY, (LOGITS, "model(tokens[:, -max_len:])[:, -1]")),
+    wrong("last-position-but-one", hints.ONE_POSITION_EARLY, (LOGITS, "model(text[:, -max_len:])[:, -2]")),
+    wrong("first-position", hints.FIRST_POSITION, (LOGITS, "model(text[:, -max_len:])[:, 0]")),
+    wrong("mean-over-positions", hints.OTHER_TEXT, (LOGITS, "model(text[:, -max_len:]).mean(dim=1)")),
+    wrong("batch-turned-round", hints.OTHER_TEXT, (LOGITS, f"{LOGITS}.flip(0)")),
+    wrong(
+        "first-prompt-for-all", hints.OTHER_TEXT, (LOGITS, "model(text[:, -max_len:])[:1, -1].expand(len(text), -1)")
+    ),
+    wrong("text-turned-round", hints.OTHER_TEXT, (LOGITS, "model(text[:, -max_len:].flip(1))[:, -1]")),
+    wrong(
+        "last-prompt-token-forgotten",
+        hints.OTHER_TEXT,
+        ("    text = tokens\n", "    text = tokens[:, :-1]\n"),
+        ("return text", "return torch.cat([tokens, text[:, tokens.shape[1] - 1 :]], dim=1)"),
+    ),
+)
+
+WRONG_RESULTS = (
+    wrong("prompt-missing", hints.NO_PROMPT, ("return text", "return text[:, tokens.shape[1] :]")),
+    wrong(
+        "prompt-cut",
+        hints.PROMPT_CUT,
+        (LOGITS, "model(text)[:, -1]"),
+        ("        logits", "        text = text[:, -max_len:]\n        logits"),
+    ),
+    wrong("read-part-returned", hints.OTHER_SHAPE, ("return text", "return text[:, -max_len:]")),
+    wrong("on-the-left", hints.ON_THE_LEFT, (LONGER, "torch.cat([chosen, text], dim=1)")),
+    wrong("one-too-few", hints.ONE_TOO_FEW, (STEPS, "range(num_tokens - 1)")),
+    wrong("one-too-many", hints.ONE_TOO_MANY, (STEPS, "range(num_tokens + 1)")),
+    wrong("num-tokens-in-all", hints.NUM_TOKENS_IN_ALL, (STEPS, "range(num_tokens - tokens.shape[1])")),
+    wrong("one-step", hints.OTHER_SHAPE, ("    model.train(", "        break\n    model.train(")),
+    wrong("flattened", hints.OTHER_SHAPE, ("return text", "return text.flatten()")),
+    wrong("positions-first", hints.OTHER_SHAPE, ("return text", "return text.T")),
+    wrong("prompt-sorted", hints.PROMPT_CHANGED, ("text = tokens\n", "text = tokens.sort(dim=1).values\n")),
+    wrong(
+        "ranks-for-tokens",
+        hints.PLACES,
+        (CHOSEN, "probabilities.multinomial(1)"),
+        ("candidates[:, :1]", "0 * candidates[:, :1]"),
+    ),
+    wrong("floats", NOT_LONG, ("return text", "return text.float()")),
+    wrong("short-numbers", NOT_LONG, ("return text", "return text.int()")),
+    wrong("a-list", "Return continuation as one tensor.", ("return text", "return text.tolist()")),
+    wrong("nothing", "Return continuation as one tensor.", ("    return text\n", "")),
+    wrong(
+        "numbers-that-are-no-tokens",
+        hints.NO_TOKENS,
+        ("return text", "return torch.cat([tokens, text[:, tokens.shape[1] :] + 7], dim=1)"),
+    ),
+    wrong("loses-a-batch-of-one", ONE_SEQUENCE, ("return text", "return text.squeeze(0)")),
+    wrong("misspelt", ERROR, ("return text", "return txt")),
+    WrongAnswer(
+        "changes-the-prompt",
+        "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead.",
+        MODEL_ANSWER.replace("    return text\n", "    tokens.copy_(text[:, -tokens.shape[1] :])\n    return text\n"),
+    ),
+)
+
+WRONG_CHANCES = (
+    wrong("temperature-multiplied", hints.TEMPERATURE_MULTIPLIED, ("largest / temperature", "largest * temperature")),
+    wrong("temperature-ignored", hints.TEMPERATURE_IGNORED, ("(largest / temperature)", "largest")),
+    wrong(
+        "temperature-after-softmax",
+        hints.TEMPERATURE_IGNORED,
+        (PROBABILITIES, "largest.softmax(dim=-1) / temperature"),
+    ),
+    wrong("temperature-of-probabilities", hints.SOFTMAX_TWICE, (TOP, "logits.softmax(dim=-1).topk(top_k)")),
+    wrong("softmax-twice", hints.SOFTMAX_TWICE, (PROBABILITIES, f"{PROBABILITIES}.softmax(dim=-1)")),
+    wrong(
+        "softmax-before-top-k-and-after",
+        hints.SOFTMAX_TWICE,
+        (TOP, "(logits / (temperature or 1)).softmax(dim=-1).topk(top_k)"),
+        (PROBABILITIES, "largest.softmax(dim=-1)"),
+    ),
+    wrong("equal-chances", hints.EQUAL_CHANCES, (PROBABILITIES, "torch.ones_like(largest)")),
+    wrong("softmax-over-the-batch", hints.EQUAL_CHANCES, ("softmax(dim=-1)", "softmax(dim=0)")),
+    wrong("always-the-most-likely", hints.ALWAYS_FIRST, (CHOSEN, "candidates[:, :1]")),
+    wrong("zero-not-handled", hints.ZERO, (ZERO, "        if True:\n")),
+    wrong("zero-means-one", hints.ZERO, (ZERO, "        temperature = temperature or 1.0\n        if True:\n")),
+    wrong(
+        "zero-means-any",
+        hints.ZERO,
+        ("chosen = candidates[:, :1]", "chosen = torch.randint_like(candidates[:, :1], 7)"),
+    ),
+    wrong("top-k-ignored", hints.STILL_RANDOM, (TOP, "logits.sort(descending=True)")),
+    wrong("top-k-plus-one", hints.STILL_RANDOM, (TOP, "logits.topk(min(top_k + 1, logits.shape[-1]))")),
+    wrong("top-k-minus-one", hints.TOO_FEW, (TOP, "logits.topk(max(top_k - 1, 1))")),
+    wrong("top-k-unless-one", hints.TOO_MANY, (TOP, "logits.topk(1 if top_k == 1 else logits.shape[-1])")),
+    wrong("top-k-smallest", hints.SMALLEST, (TOP, "logits.topk(top_k, largest=False)")),
+    wrong(
+        "top-k-after-sampling",
+        hints.TOP_K_AFTER,
+        (TOP, "logits.sort(descending=True)"),
+        (
+            CHOSEN,
+            "probabilities.multinomial(1)\n            chosen = candidates.gather(1, chosen * (chosen < top_k))",
+        ),
+    ),
+    wrong("sign-flipped", hints.OTHER_CHANCES, ("(largest / temperature)", "(-largest / temperature)")),
+    wrong(
+        "best-of-top-k-samples",
+        hints.STILL_RANDOM,
+        (TOP, "logits.sort(descending=True)"),
+        (
+            CHOSEN,
+            "probabilities.multinomial(top_k, replacement=True)\n"
+            "            chosen = candidates.gather(1, chosen.amin(dim=1, keepdim=True))",
+        ),
+    ),
+    wrong(
+        "masked-with-zero",
+        hints.STILL_RANDOM,
+        (TOP, "(logits * (logits >= logits.topk(top_k).values[:, -1:])).sort(descending=True)"),
+    ),
+    wrong(
+        "one-token-for-all",
+        hints.SAME_FOR_ALL,
+        (CHOSEN, "candidates.gather(1, probabilities[:1].multinomial(1).expand(len(text), 1))"),
+    ),
+    wrong(
+        "rows-in-pairs",
+        hints.ROWS_TOGETHER,
+        (CHOSEN, "candidates.gather(1, probabilities.multinomial(1)[torch.arange(len(text)) // 2 * 2])"),
+    ),
+    wrong("places-for-tokens", hints.PLACES, (CHOSEN, "probabilities.multinomial(1)")),
+    wrong(
+        "second-half-repeats-the-first",
+        hints.ROWS_TOGETHER,
+        (
+            CHOSEN,
+            "candidates.gather(1, probabilities.multinomial(1)[: (len(text) + 1) // 2].repeat(2, 1)[: len(text)])",
+        ),
+    ),
+    wrong(
+        "whole-numbers-for-probabilities",
+        ERROR,
+        (
+            "chosen = candidates[:, :1]",
+            "chosen = candidates.gather(1, F.one_hot(0 * text[:, 0], top_k).multinomial(1))",
+        ),
+    ),
+    wrong(
+        "one-random-number-for-all-steps",
+        hints.STEPS_TOGETHER,
+        ("    text = tokens\n", "    text, height = tokens, torch.rand(len(tokens), 1)\n"),
+        (
+            CHOSEN,
+            "candidates.gather(1, (probabilities.cumsum(dim=-1)[:, :-1] < height).sum(dim=1, keepdim=True))",
+        ),
+    ),
+    wrong("seed-inside", FIXED_SEED, (START, f"    torch.manual_seed(0)\n{START}")),
+    wrong("seed-in-every-step", FIXED_SEED, ("        logits", "        torch.manual_seed(0)\n        logits")),
+    wrong("seed-of-the-clock", NOT_TORCH, (START, f"    torch.seed()\n{START}")),
+    wrong(
+        "numpy-random",
+        NOT_TORCH,
+        (
+            CHOSEN,
+            "candidates.gather(1, torch.tensor([[rng.choice(top_k, p=p / p.sum())] for p in "
+            "probabilities.double().numpy()]))",
+        ),
+        (START, f"    import numpy\n    rng = numpy.random.default_rng()\n{START}"),
+    ),
+)
+
+OPENING = """\
+def better_sample_continuation(model, tokens, num_tokens, max_len, temperature, top_k):
+"""
+
+RIGHT = {
+    "masked-logits": OPENING
+    + """\
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        for _ in range(num_tokens):
+            logits = model(tokens[:, -max_len:])[:, -1, :]
+            if temperature == 0:
+                new = logits.argmax(dim=-1, keepdim=True)
+            else:
+                threshold = logits.topk(top_k, dim=-1).values[:, -1, None]
+                logits = logits.masked_fill(logits < threshold, float("-inf"))
+                new = torch.multinomial(F.softmax(logits / temperature, dim=-1), num_samples=1)
+            tokens = torch.cat((tokens, new), dim=1)
+    model.train(training)
+    return tokens
+""",
+    "next-probabilities": """\
+def next_probabilities(logits, temperature, top_k):
+    if temperature == 0:
+        return F.one_hot(logits.argmax(dim=-1), logits.shape[-1]).float()
+    kept = torch.zeros_like(logits).scatter(1, logits.topk(top_k).indices, 1)
+    return (logits / temperature + kept.log()).softmax(dim=-1)
+
+
+@torch.inference_mode()
+"""
+    + OPENING
+    + """\
+    mode = model.training
+    model.train(False)
+    try:
+        text = tokens.clone()
+        for _ in range(num_tokens):
+            probabilities = next_probabilities(model(text[:, -max_len:])[:, -1], temperature, top_k)
+            text = torch.hstack([text, torch.multinomial(probabilities, 1)])
+        return text
+    finally:
+        model.train(mode)
+""",
+    "categorical": OPENING
+    + """\
+    was_training = model.training
+    model.eval()
+    text = tokens
+    while text.shape[1] < tokens.shape[1] + num_tokens:
+        with torch.no_grad():
+            values, indices = torch.topk(model(text[:, -max_len:])[:, -1], 1 if temperature == 0 else top_k)
+        drawn = torch.distributions.Categorical(logits=values / (temperature or 1)).sample()
+        text = torch.cat([text, indices[torch.arange(len(text)), drawn][:, None]], dim=1)
+    if was_training:
+        model.train()
+    return text
+""",
+    "gumbel": OPENING
+    + """\
+    was_training = model.training
+    model.eval()
+    result = F.pad(tokens, (0, num_tokens))
+    n = tokens.shape[1]
+    with torch.no_grad():
+        for end in range(n, n + num_tokens):
+            logits = model(result[:, max(0, end - max_len) : end])[:, -1]
+            order = logits.argsort(descending=True)
+            logits = logits.scatter(1, order[:, top_k:], -torch.inf)
+            noise = -torch.log(torch.empty_like(logits).exponential_())
+            result[:, end] = (logits + temperature * noise).argmax(dim=1)
+    model.train(was_training)
+    return result
+""",
+    "inverse-of-the-distribution": """\
+@torch.no_grad()
+"""
+    + OPENING
+    + """\
+    was_training = model.training
+    model.eval()
+    for _ in range(num_tokens):
+        logits, order = model(tokens[:, -max_len:])[:, -1].double().sort(dim=1, descending=True)
+        weights = torch.exp((logits - logits[:, :1]) / max(temperature, 1e-6))
+        weights[:, top_k:] = 0
+        heights = weights.cumsum(dim=1)
+        height = torch.rand(len(tokens), 1, dtype=torch.float64) * heights[:, -1:]
+        tokens = torch.cat([tokens, order.gather(1, (heights <= height).sum(dim=1, keepdim=True))], dim=1)
+    model.train(was_training)
+    return tokens
+""",
+    "row-by-row": OPENING
+    + """\
+    was_training = model.training
+    model.eval()
+    rows = []
+    for row in tokens:
+        for _ in range(num_tokens):
+            with torch.no_grad():
+                logits = model(row[-max_len:].unsqueeze(0))[0, -1]
+            values, indices = logits.topk(top_k)
+            if temperature == 0:
+                place = 0
+            else:
+                place = torch.multinomial(torch.softmax(values / temperature, dim=0), 1).item()
+            row = torch.cat([row, indices[place].view(1)])
+        rows.append(row)
+    model.train(was_training)
+    return torch.stack(rows)
+""",
+    "refused-until-it-fits": """\
+@torch.no_grad()
+"""
+    + OPENING
+    + """\
+    was_training = model.training
+    model.eval()
+    for _ in range(num_tokens):
+        logits = model(tokens[:, -max_len:])[:, -1]
+        best = logits.topk(1 if temperature == 0 else top_k).indices
+        probabilities = (logits / max(temperature, 0.01)).softmax(dim=-1)
+        new = torch.multinomial(probabilities, 1)
+        while (refused := ~(new == best).any(dim=1)).any():
+            new[refused] = torch.multinomial(probabilities[refused], 1)
+        tokens = torch.cat([tokens, new], dim=1)
+    model.train(was_training)
+    return tokens
+""",
+    "recursion": OPENING
+    + """\
+    if num_tokens == 0:
+        return tokens
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        logits = model(tokens[:, -max_len:])[:, -1]
+    model.train(was_training)
+    smallest_kept = logits.kthvalue(logits.shape[-1] - top_k + 1, dim=-1, keepdim=True).values
+    logits = torch.where(logits >= smallest_kept, logits, -torch.inf)
+    if temperature > 0:
+        new = (logits / temperature).softmax(-1).multinomial(1)
+    else:
+        new = logits.max(dim=-1, keepdim=True).indices
+    tokens = torch.cat([tokens, new], dim=-1)
+    return better_sample_continuation(model, tokens, num_tokens - 1, max_len, temperature, top_k)
+""",
+    "a-list-of-columns": """\
+@torch.no_grad()
+"""
+    + OPENING
+    + """\
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    columns = list(tokens.unbind(dim=1))
+    for _ in range(num_tokens):
+        logits = model(torch.stack(columns[-max_len:], dim=1))[:, -1]
+        values, indices = logits.topk(top_k)
+        weights = (values - values[:, :1]).div(temperature).exp() if temperature else (values == values[:, :1]).float()
+        columns.append(indices.gather(1, weights.multinomial(1))[:, 0])
+    for module, mode in modes.items():
+        module.training = mode
+    return torch.stack(columns, dim=1)
+""",
+}
+
+SAMPLING_RECORD = Record(
+    public=SAMPLING,
+    title="A sampled continuation",
+    defines="better_sample_continuation",
+    parts=(Part("sampling-check", 4, drawn(examine)),),
+    guards=("sampling._tokens", "sampling.continuation", "sampling.sampled_tokens", "sampling.sampled_text"),
+    model_answer=MODEL_ANSWER,
+    misbehaving=(*WRONG_TEXTS, *WRONG_RESULTS, *WRONG_CHANCES),
+    right=RIGHT,
+)

@@ -1,0 +1,105 @@
+"""Checks of topic 04: the token that each position should expect, and how far from it a model's scores are."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from transformer_lm.checks.exercise import Inputs, PublicExercise, require_own
+from transformer_lm.checks.report import CheckFailed, kind
+from transformer_lm.shapes import describe
+
+# --- labels -------------------------------------------------------------------------------------
+
+
+def _tried_labels(inputs: Inputs, output: str) -> str:
+    return f"batch_to_labeled_samples({describe('batch', inputs['batch'], 'b n+1')})"
+
+
+def _call_labels(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
+    """Yield inputs and labels as real numbers, after checking that they hold whole ones."""
+    returned, tried = answer(inputs["batch"]), _tried_labels(inputs, "inputs")
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        hint = "Hand back both: what the model reads, and what it should expect at each position."
+        raise CheckFailed(tried, f"what it returns is {kind(returned)}", "a tuple of 2 values", hint)
+    for output, tokens in zip(LABELS.axes, returned, strict=True):
+        if isinstance(tokens, Tensor):
+            if tokens.dtype != torch.long:
+                hint = "Tokens stay what they are in the batch: whole numbers, of dtype torch.long."
+                raise CheckFailed(tried, f"{output} of dtype {tokens.dtype}", f"{output} of dtype torch.int64", hint)
+            tokens = tokens.to(torch.get_default_dtype())
+        yield tokens
+
+
+LABELS = PublicExercise(
+    id="labels",
+    axes={"inputs": "b n", "labels": "b n"},
+    trains=(),
+    reads=("batch",),
+    build=lambda answer, inputs: answer,
+    call=_call_labels,
+    tried=_tried_labels,
+)
+
+# --- loss ---------------------------------------------------------------------------------------
+
+LARGE = 1024  # exact in every float; e to the power of logits so large is more than a float holds
+NO_TOKEN = -1  # what stands for padding where there is none
+
+
+def _given_loss(inputs: Inputs, output: str) -> tuple[Tensor, Tensor, int]:
+    """Return the arguments of a call.
+
+    They are as drawn; or large logits, and labels cut out of a longer batch; or a pad that is no token, so that all
+    labels are real.
+    """
+    logits, labels, pad = inputs["logits"], inputs["labels"], int(inputs["pad"])
+    if output == "loss":
+        return logits, labels, pad
+    if output == "loss_without_padding":
+        return logits.clone(), labels.clone(), NO_TOKEN
+    return LARGE * logits, torch.cat([labels[:, :1], labels], dim=1)[:, 1:], pad
+
+
+def _tried_loss(inputs: Inputs, output: str) -> str:
+    logits, labels, pad = _given_loss(inputs, output)
+    name = f"{LARGE} * logits" if output == "loss_large" else "logits"
+    return f"compute_loss({describe(name, logits, 'b n v')}, {describe('labels', labels, 'b n')}, pad={pad})"
+
+
+def _call_loss(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
+    """Yield each loss with an axis of size 1, after checking that it came without any."""
+    given = {output: _given_loss(inputs, output) for output in LOSS.axes}  # before a call that might change them
+    for output, arguments in given.items():
+        loss = answer(*arguments)
+        if not isinstance(loss, Tensor) or loss.dim():
+            hint = "One number for the whole batch is asked for, as a tensor without any axes, so that gradients flow."
+            expected = f"{output} is one tensor of shape ()"
+            raise CheckFailed(_tried_loss(inputs, output), f"{output} is {kind(loss)}", expected, hint)
+        yield loss[None]
+
+
+LOSS = PublicExercise(
+    id="loss",
+    axes={"loss": "numbers", "loss_large": "numbers", "loss_without_padding": "numbers"},
+    trains=("loss",),
+    reads=("logits", "labels", "pad"),
+    build=lambda answer, inputs: answer,
+    call=_call_loss,
+    tried=_tried_loss,
+    batched=False,
+)
+
+# --- the checks ---------------------------------------------------------------------------------
+
+
+def labels(answer: Callable) -> None:
+    """Check the student's `batch_to_labeled_samples`."""
+    require_own(answer)
+    LABELS.check(answer)
+
+
+def loss(answer: Callable) -> None:
+    """Check the student's `compute_loss`: with padding and without, with small logits and with large ones."""
+    require_own(answer)
+    LOSS.check(answer)

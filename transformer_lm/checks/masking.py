@@ -1,0 +1,44 @@
+"""Check of topic 04: scores of which those that look ahead are -inf."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from transformer_lm.checks.exercise import Inputs, PublicExercise, require_own
+from transformer_lm.checks.report import CheckFailed, kind
+from transformer_lm.shapes import describe
+
+
+def _tried(inputs: Inputs, output: str) -> str:
+    called = f"mask_future({describe('scores', inputs['scores'], 'b h i j')})"
+    return f"{called} == -inf, as 1 and 0" if output == "hidden" else f"{called}, with 0 in place of -inf"
+
+
+def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
+    """Yield where -inf stands, then what stands elsewhere: infinity can't be compared within a tolerance."""
+    masked = answer(inputs["scores"])
+    if not isinstance(masked, Tensor):
+        hint = "Hand back the scores themselves, all of them, as one torch tensor."
+        raise CheckFailed(_tried(inputs, "kept"), f"what it returns is {kind(masked)}", "a tensor", hint)
+    masked = masked.to(torch.get_default_dtype())
+    hidden = masked.isneginf()
+    yield hidden.to(masked.dtype)
+    yield torch.where(hidden, 0, masked)
+
+
+MASK_FUTURE = PublicExercise(
+    id="mask-future",
+    axes={"hidden": "b h i j", "kept": "b h i j"},
+    trains=("kept",),
+    reads=("scores",),
+    build=lambda answer, inputs: answer,
+    call=_call,
+    tried=_tried,
+)
+
+
+def mask_future(answer: Callable) -> None:
+    """Check the student's `mask_future`: where -inf stands, and that all other scores stay."""
+    require_own(answer)
+    MASK_FUTURE.check(answer)

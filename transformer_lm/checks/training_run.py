@@ -1,0 +1,102 @@
+"""Check of topic 04: a model that was trained on the toy grammar and is handed in as a file.
+
+Students train; grading measures the loss on sentences drawn for each submission. This file holds what a model may be
+like, and which loss is worth how much.
+"""
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from transformer_lm.checkpoints import load_model, read_header
+from transformer_lm.checks.report import CheckFailed, passed
+from transformer_lm.corpora import load_toy
+from transformer_lm.lm import loss_per_token
+from transformer_lm.modeling_lm import LMConfig, TransformerLM
+from transformer_lm.tokenizers import Tokenizer
+from transformer_lm.toy_grammar import CHARACTERS
+
+FILE = "my_model.safetensors"
+LARGEST = 40_000_000  # bytes
+LIMITS = {"vocab_size": 300, "max_len": 512, "hidden": 384, "num_layers": 8, "num_heads": 16, "mlp_hidden": 1536}
+AT_ONCE = 8  # windows, so that no model takes much memory
+TEXT = 300  # characters of an error
+SAVE = 'Save it with save_model("my_model.safetensors", model, corpus.tokenizer), in the folder of the notebook.'
+
+
+@dataclass(frozen=True)
+class FileExercise:
+    """What everybody may know about an exercise whose answer is a file: `goals` are losses and the points for them."""
+
+    id: str
+    file: str
+    goals: tuple[tuple[float, int], ...]
+
+    def check(self, path: str | os.PathLike) -> None:
+        """Print one line if the model in a file is worth all points, else raise CheckFailed."""
+        corpus = load_toy()
+        loss = self.loss(Path(path), corpus.tokenizer.decode(corpus.validation))
+        points = self.points(loss)
+        if points < self.points(0.0):
+            raise self.too_high(loss)
+        passed(self.id, f"{loss:.3f} nats per character on validation text, enough for all {points} points.")
+
+    def points(self, loss: float) -> int:
+        """Return the points for a loss."""
+        return next((points for goal, points in self.goals if loss <= goal), 0)
+
+    def too_high(self, loss: float) -> CheckFailed:
+        """Return what to say of a loss that is not worth all points."""
+        better = [f"{goal} for {points}" for goal, points in self.goals if not loss <= goal]
+        return CheckFailed(
+            f"the model in {self.file} on sentences of the grammar that it has not seen",
+            f"a loss of {loss:.3f} nats per character, for {self.points(loss)} points",
+            f"at most {', '.join(better)} points",
+            "Train longer, or take the tricks of the lesson; is it the toy grammar that it was trained on?",
+        )
+
+    def loss(self, path: Path, text: str) -> float:
+        """Return the loss of the model in a file on a text, or raise CheckFailed if there is no such model."""
+        model, tokenizer = self._read(path)
+        if tokenizer.decode(tokenizer.encode(CHARACTERS)) != CHARACTERS:
+            hint = "The tokenizer must tell all characters of the grammar apart: take that of load_toy()."
+            raise self._failed("a tokenizer that takes different characters for one", "one token per character", hint)
+        loss = loss_per_token(model, torch.tensor(tokenizer.encode(text)), model.config.max_len, b=AT_ONCE)
+        if not math.isfinite(loss):
+            raise self._failed(f"a loss of {loss}", "a number", "Its weights are no longer numbers: train it anew.")
+        return loss
+
+    def _read(self, path: Path) -> tuple[TransformerLM, Tokenizer]:
+        if not path.is_file() or path.is_symlink():
+            raise self._failed("no such file", "a model", SAVE)
+        if path.stat().st_size > LARGEST:
+            hint = "A model of a million parameters is enough here, and has 4 MB."
+            raise self._failed(f"a file of {path.stat().st_size:,} bytes", f"{LARGEST:,} bytes at most", hint)
+        try:
+            config, tokenizer = read_header(path)
+            self._check_size(config)
+            tokenizer.encode(CHARACTERS)
+            return load_model(path)
+        except (ValueError, RuntimeError, MemoryError) as error:  # RuntimeError: torch can't take such numbers
+            problem = str(error).replace(str(path), self.file)[:TEXT]
+            raise self._failed(problem, "a model of this course", SAVE) from None
+
+    def _check_size(self, config: LMConfig) -> None:
+        for name, largest in LIMITS.items():
+            if (getattr(config, name) or 0) > largest:
+                hint = "A model of a million parameters is enough here."
+                raise self._failed(f"{name} is {getattr(config, name)}", f"{name} of {largest} at most", hint)
+
+    def _failed(self, yours: str, expected: str, hint: str) -> CheckFailed:
+        return CheckFailed(f"to read {self.file}", yours, expected, hint)
+
+
+TRAINING_RUN = FileExercise("training-run", FILE, goals=((0.49, 4), (0.52, 3), (0.7, 2), (1.2, 1)))
+
+
+def training_run(path: str | os.PathLike = FILE) -> None:
+    """Check the model in a file: its loss on the validation text of the toy grammar."""
+    TRAINING_RUN.check(path)
