@@ -179,7 +179,12 @@ def test_every_combination_of_options_is_the_formula_and_a_language_model(positi
             for split in SPLITS:
                 assert_same(read_in_portions(model, tokens, split), logits.detach(), (split, options))
 
-            weights = model.attention_maps(tokens)
+            cache = model.new_cache(B)
+            first = [model(tokens[:, :1], cache)[:, 0]]
+            alone = first + [model.read_one(tokens[:, place : place + 1], cache) for place in range(1, N)]
+            assert_same(torch.stack(alone, dim=1), logits.detach(), options)
+
+            weights = torch.stack(model.attention_maps(tokens))
             assert weights.shape == (LAYERS, B, H, N, N)
             assert_same(weights.sum(-1), torch.ones(LAYERS, B, H, N), options)
             assert_same(weights[:, row], maps, options)
@@ -349,7 +354,7 @@ def test_what_is_dropped_is_never_what_it_is_added_to():
 
 def test_attention_maps_are_those_before_dropout(tokens):
     model = model_of(dropout=0.5)
-    assert_same(model.attention_maps(tokens).sum(-1), torch.ones(LAYERS, B, H, N))
+    assert_same(torch.stack(model.attention_maps(tokens)).sum(-1), torch.ones(LAYERS, B, H, N))
 
 
 def test_a_model_moves_to_float32_and_back(tokens):

@@ -211,7 +211,7 @@ def test_no_token_carries_a_graph(model, prompt):
 
 def test_memory_is_taken_once_and_anew_only_when_the_context_is_full(model, prompt, monkeypatch):
     taken, lengths = [], []
-    new_cache, forward = model.new_cache, model.forward
+    new_cache = model.new_cache
 
     def places(cache):
         return [memory.data_ptr() for layer in cache.layers for memory in layer]
@@ -221,14 +221,18 @@ def test_memory_is_taken_once_and_anew_only_when_the_context_is_full(model, prom
         taken.append(places(cache))
         return cache
 
-    def noted(tokens, cache):
-        logits = forward(tokens, cache)
-        lengths.append(cache.length)
-        assert places(cache) == taken[-1]
-        return logits
+    def noted(read):
+        def reads(tokens, cache):
+            logits = read(tokens, cache)
+            lengths.append(cache.length)
+            assert places(cache) == taken[-1]
+            return logits
+
+        return reads
 
     monkeypatch.setattr(model, "new_cache", noted_cache)
-    monkeypatch.setattr(model, "forward", noted)
+    for way in ("forward", "read_one"):
+        monkeypatch.setattr(model, way, noted(getattr(model, way)))
     continuation(model, prompt, 4 + 3 + 3)
     assert lengths == [5, 6, 7, 8, 6, 7, 8, 6, 7, 8]
     assert len(taken) == 3

@@ -150,7 +150,16 @@ class Cache:
         shape = (b, config.num_heads, config.max_len, config.hidden // config.num_heads)
         self.layers = [(like.new_empty(shape), like.new_empty(shape)) for _ in range(config.num_layers)]
         self.length = 0
+        self._joined: dict[int, tuple[Tensor, Tensor | None]] = {}
         self.last: Tensor | None = None  # (b, 1, hidden), the embedding of the last token, for `smear`
+
+    def joined(self, attention: "LMAttention") -> tuple[Tensor, Tensor | None]:
+        """Return the weights for queries, keys and values of a layer as one matrix, and their biases."""
+        if attention.layer not in self._joined:
+            three = (attention.q, attention.k, attention.v)
+            bias = None if attention.q.bias is None else torch.cat([linear.bias for linear in three])
+            self._joined[attention.layer] = torch.cat([linear.weight for linear in three]), bias
+        return self._joined[attention.layer]
 
     def extended(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Remember the keys and values of new positions in a layer, (b, h, n, dh); return those of all positions."""
@@ -223,6 +232,17 @@ class LMAttention(CausalSelfAttention):
         end = start + both.shape[-2]
         return turned(both, self.cos[start:end], self.sin[start:end])
 
+    def read_one(self, x: Tensor, cache: Cache) -> Tensor:
+        """Return what one new position of each sequence reads, (b, hidden) as x: as `forward`, by a shorter way."""
+        weight, bias = cache.joined(self)
+        both, values = F.linear(x, weight, bias).view(len(x), 3, self.num_heads, -1).split((2, 1), dim=1)
+        if self.query_key_norm or self.cos is not None:
+            both = self._placed(both.unsqueeze(3), cache.length).squeeze(3)  # (b, 2, h, dh)
+        keys, values = cache.extended(self.layer, both[:, 1].unsqueeze(2), values.transpose(1, 2))  # (b, h, j, dh)
+        mask = None if self.distances is None else self._bias(cache.length, keys.shape[2])  # (h, 1, j)
+        heads = F.scaled_dot_product_attention(both[:, 0].unsqueeze(2), keys, values, mask)  # (b, h, 1, dh)
+        return F.linear(heads.flatten(1), self.mix.weight, self.mix.bias)
+
     def _formula(self, queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the same as the fused kernel, and the weights (b, h, i, j) before dropout."""
         b, h, n, _ = queries.shape
@@ -277,13 +297,18 @@ class LMBlock(TransformerDecoderBlock):
         """
         read = self.attention(self.attention_norm(x) if self.norm_first else x, return_attention, cache=cache)
         read, weights = read if return_attention else (read, None)
-        x = x + self.dropout(read)
-        if self.norm_first:
-            x = x + self.mlp(self.mlp_norm(x))
-        else:
-            x = self.attention_norm(x)
-            x = self.mlp_norm(x + self.mlp(x))
+        x = self._thought(x + self.dropout(read))
         return (x, weights) if return_attention else x
+
+    def read_one(self, x: Tensor, cache: Cache) -> Tensor:
+        """Return one new position of each sequence with what it has read and thought, (b, hidden) as x."""
+        return self._thought(x + self.attention.read_one(self.attention_norm(x) if self.norm_first else x, cache))
+
+    def _thought(self, x: Tensor) -> Tensor:
+        if self.norm_first:
+            return x + self.mlp(self.mlp_norm(x))
+        x = self.attention_norm(x)
+        return self.mlp_norm(x + self.mlp(x))
 
 
 def make_dropout(config: LMConfig) -> nn.Module:
@@ -363,18 +388,31 @@ class TransformerLM(nn.Module):
             cache.length += tokens.shape[1]
         return self.unembed(self.final_norm(x))
 
-    def attention_maps(self, tokens: Tensor) -> Tensor:
-        """Return the attention weights of all layers and heads, before dropout.
+    def read_one(self, tokens: Tensor, cache: Cache) -> Tensor:
+        """Return the scores that `forward` gives for one more token of each sequence, in eval mode, and sooner.
+
+        Shapes:
+            tokens   (b, 1)
+            returns  (b, v)
+        """
+        x = self._embedded(tokens, cache)[:, 0]  # (b, hidden)
+        for block in self.blocks:
+            x = block.read_one(x, cache)
+        cache.length += 1
+        return self.unembed(self.final_norm(x))
+
+    def attention_maps(self, tokens: Tensor) -> list[Tensor]:
+        """Return the attention weights of each layer, all heads together, before dropout.
 
         Shapes:
             tokens   (b, n)
-            returns  (layers, b, h, i, j)
+            returns  (b, h, i, j) each
         """
         x, maps = self._embedded(tokens), []
         for block in self.blocks:
             x, weights = block(x, return_attention=True)
             maps.append(weights)
-        return torch.stack(maps)
+        return maps
 
     def new_cache(self, b: int) -> Cache:
         """Return an empty memory for b sequences."""

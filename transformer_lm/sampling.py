@@ -99,19 +99,22 @@ def _tokens(
     else:
         generator.manual_seed(seed)
     max_len = model.config.max_len
-    cache, unread = None, context
+    cache, unread = None, None
     while True:
         with torch.inference_mode(), evaluating(model) as device:
-            if cached and cache is None:
-                cache = model.new_cache(len(context))
-            logits = model((unread if cached else context).to(device), cache)[:, -1].float().cpu()
+            if cache is not None:
+                logits = model.read_one(unread.to(device), cache)
+            else:
+                cache = model.new_cache(len(context)) if cached else None
+                logits = model(context.to(device), cache)[:, -1]
+            logits = logits.float().cpu()
         tokens = torch.multinomial(next_probabilities(logits, *choice), 1, generator=generator)  # (b, 1)
         yield tokens[:, 0]
         context = torch.cat((context, tokens), dim=1)
         unread = tokens
         if context.shape[1] > max_len:
             context = context[:, -max(1, KEPT * max_len // 4) :]
-            cache, unread = None, context
+            cache = None
 
 
 def continuation(model: nn.Module, prompt: Tensor, num_tokens: int, **options: object) -> Tensor:
