@@ -40,8 +40,8 @@ NOTEBOOK_IS_READY = """path => {
 RUN_ALL_CELLS = """() => {
     window.jupyterapp.commands.execute('notebook:run-all-cells').finally(() => { window.allCellsDone = true; });
 }"""
-ALL_CELLS_ARE_DONE = """() =>
-    window.allCellsDone && window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'"""
+ALL_CELLS_ARE_DONE = "() => window.allCellsDone"
+KERNEL_IS_IDLE = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'"
 CELLS_NOT_RUN = """() => window.jupyterapp.shell.currentWidget.content.widgets
     .filter(cell => cell.model.type === 'code' && !cell.model.executionCount)
     .map(cell => cell.model.sharedModel.source).filter(source => source.trim())"""
@@ -179,6 +179,7 @@ def lesson(request, chromium, lab) -> Lesson:
     if path.stem in RUN_HERE:
         page.evaluate(RUN_ALL_CELLS)
         page.wait_for_function(ALL_CELLS_ARE_DONE)
+    page.wait_for_function(KERNEL_IS_IDLE)  # a page that goes before its kernel has come leaves an error in the log
     if folder := os.environ.get("LAB_SCREENSHOTS"):
         page.set_viewport_size({"width": 1400, "height": min(page.evaluate(NOTEBOOK_HEIGHT) + 200, 16_000)})
         page.evaluate(SCROLL_UP)

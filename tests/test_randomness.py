@@ -151,7 +151,7 @@ def test_an_error_at_temperature_0_is_explained_by_it_only_if_numbers_are_not_fi
     assert failure(checks.sampling, SAMPLING_RECORD.answer(whole.source)).hint != ZERO
     divided = SAMPLING_RECORD.right["categorical"].replace("(temperature or 1)", "temperature")
     failed = failure(checks.sampling, SAMPLING_RECORD.answer(divided))
-    assert failed.yours.startswith("raises ValueError")
+    assert failed.yours.startswith("raises ")  # ValueError, or RuntimeError if distributions do not validate
     assert failed.hint == ZERO
 
 
