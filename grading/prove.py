@@ -27,14 +27,6 @@ class Trial:
     reduced: bool
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What is wrong with the grade of an answer."""
-
-    trial: Trial
-    text: str
-
-
 def trials(exercises: list[str], reduced: bool, every_seed: bool = False) -> Iterator[Trial]:
     """Yield every recorded answer of the exercises, right ones with every seed, the others with one seed each.
 

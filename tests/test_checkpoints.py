@@ -53,7 +53,7 @@ def rewrite(path: Path, **entries: str | None) -> None:
     save_file(tensors, path, metadata={name: entry for name, entry in header.items() if entry is not None})
 
 
-def refused(path: Path, words: str) -> None:
+def assert_refused(path: Path, words: str) -> None:
     with pytest.raises(ValueError, match=words) as refusal:
         load_model(path)
     assert str(path) in str(refusal.value)
@@ -183,24 +183,24 @@ def disk_full(*_, **__):
 def test_a_model_that_was_cut_short_is_refused(path, share):
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    refused(path, "must be a whole safetensors file, got one that was cut short or is none: .*[^.].$")
+    assert_refused(path, "must be a whole safetensors file, got one that was cut short or is none: .*[^.].$")
 
 
 def test_random_bytes_and_texts_are_refused(path):
     for content in (os.urandom(5000), b"\x00" * 100, b"To be, or not to be", b"PK\x03\x04" * 50):
         path.write_bytes(content)
-        refused(path, "must be a whole safetensors file")
+        assert_refused(path, "must be a whole safetensors file")
 
 
 def test_a_file_of_other_tensors_is_refused(path):
     save_file({"x": torch.ones(2)}, path)
-    refused(path, "must hold a language model: its header has no 'config'")
+    assert_refused(path, "must hold a language model: its header has no 'config'")
 
 
 @pytest.mark.parametrize("entry", ["config", "tokenizer"])
 def test_a_header_without_config_or_tokenizer_is_refused(path, entry):
     rewrite(path, **{entry: None})
-    refused(path, f"must hold a language model: its header has no '{entry}'")
+    assert_refused(path, f"must hold a language model: its header has no '{entry}'")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_header_without_config_or_tokenizer_is_refused(path, entry):
 )
 def test_a_header_that_makes_no_sense_is_refused(path, entry, table, words):
     rewrite(path, **{entry: table})
-    refused(path, f"must hold a language model: .*{words}")
+    assert_refused(path, f"must hold a language model: .*{words}")
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_header_that_makes_no_sense_is_refused(path, entry, table, words):
 )
 def test_weights_of_another_model_are_refused(path, changes, words):
     rewrite(path, config=json.dumps(asdict(replace(CONFIG, **changes))))
-    refused(path, f"must fit the model, which has {words}.")
+    assert_refused(path, f"must fit the model, which has {words}.")
 
 
 def test_a_missing_file_and_a_folder_without_a_model_are_refused(tmp_path):

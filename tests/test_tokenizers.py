@@ -12,7 +12,6 @@ from transformer_lm.tokenizers import (
     ByteTokenizer,
     CharTokenizer,
     ShownText,
-    in_html,
     load_tokenizer,
     right_to_left,
     tokenizer_from_table,
@@ -258,10 +257,9 @@ def test_the_direction_of_a_text_is_that_of_most_of_its_letters(text, expected):
 
 
 def test_a_text_is_shown_escaped_with_its_lines_and_direction():
-    shown = in_html("\n<b>a & b</b>\n  c")
-    assert isinstance(shown, ShownText)
+    shown = ShownText("\n<b>a & b</b>\n  c")
     assert shown._repr_html_() == (
         '<div dir="ltr" style="white-space: pre-wrap">\n&lt;b&gt;a &amp; b&lt;/b&gt;\n  c</div>'
     )
-    assert 'dir="rtl"' in in_html(HEBREW)._repr_html_()
+    assert 'dir="rtl"' in ShownText(HEBREW)._repr_html_()
     assert repr(shown) == "\n<b>a & b</b>\n  c"

@@ -218,11 +218,6 @@ class ShownText:
         return f'<div dir="{direction}" style="white-space: pre-wrap">{html.escape(self.text)}</div>'
 
 
-def in_html(text: str) -> ShownText:
-    """Return a text as an object that a notebook shows; as the last line of a cell it is enough."""
-    return ShownText(text)
-
-
 def _check_entries(table: dict, kind: str, others: set[str]) -> None:
     """Refuse a table that does not have this kind and these other entries, or that has more."""
     if not isinstance(table, dict) or table.get("kind") != kind or table.keys() != {"kind", *others}:
