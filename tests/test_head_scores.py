@@ -188,7 +188,8 @@ def test_a_head_that_reads_the_place_before_is_not_taken_for_one_that_reads_word
     tokens = torch.tensor([TOKENIZER.encode("aa ee tt aa")])
     measured = summed({"layer": reads_the_place_before(1)}, tokens, 1)
     found = measured.patterns["word_start"]
-    assert (found.score.item(), found.null.item()) == (1, 1)
+    assert found.score.item() == 1
+    assert found.null.item() > 0.9  # all but the first row, which can only read itself
     assert found.chance < 0.25
     assert measured.names() == [["previous"]]
 

@@ -1,4 +1,4 @@
-"""Train a language model and sample from it: `python -m transformer_lm train` and `python -m transformer_lm sample`."""
+"""Train a language model, sample from it and read its heads: `python -m transformer_lm train|sample|heads`."""
 
 import argparse
 import os
@@ -9,11 +9,15 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from transformer_lm.ablation import WAYS, ablate_heads
 from transformer_lm.checkpoints import load_model
 from transformer_lm.corpora import LOADERS, load_corpus
 from transformer_lm.device import best_device
-from transformer_lm.lm import loss_per_token
+from transformer_lm.head_report import save_pictures, score_table, summary
+from transformer_lm.head_scores import measure_heads
+from transformer_lm.lm import loss_per_token, random_slices
 from transformer_lm.presets import PRESETS, preset
+from transformer_lm.recording import record_attention
 from transformer_lm.reports import PrintedReport, TensorBoard, validation_prompt
 from transformer_lm.sampling import sampled_text
 from transformer_lm.training import train
@@ -78,6 +82,17 @@ def _parser() -> argparse.ArgumentParser:
     sampling.add_argument("--top-p", type=float, help="draw among the likeliest with this probability together only")
     sampling.add_argument("--seed", type=int, help="the same seed gives the same text")
     sampling.add_argument("--device", help="cpu, cuda or mps")
+
+    heads = commands.add_parser("heads", help="measure what each head of a trained model does")
+    heads.set_defaults(run=run_heads)
+    heads.add_argument("model", type=Path, help="a model.safetensors, or the folder of a run")
+    heads.add_argument("text", help=f"validation text of {', '.join(LOADERS)}, or a text file")
+    heads.add_argument("--slices", type=int, default=64, help="of the text, from random places (default: %(default)s)")
+    heads.add_argument("--length", type=int, help="of a slice, in tokens (default: as long as the model can read)")
+    heads.add_argument("--ablate", choices=WAYS, help="also measure the loss without each head: 0 or its mean instead")
+    heads.add_argument("--pictures", type=Path, metavar="FOLDER", help="write pictures there")
+    heads.add_argument("--seed", type=int, default=0, help="of the slices")
+    heads.add_argument("--device", help="cpu, cuda or mps")
     return parser
 
 
@@ -159,6 +174,39 @@ def run_sample(options: argparse.Namespace) -> None:
         for piece in pieces:
             print(piece, end="", flush=True)
         print("\n---" if number + 1 < options.num_samples else "")
+
+
+def run_heads(options: argparse.Namespace) -> None:
+    """Print what each head does on slices of a text, and write pictures of the first one if asked for."""
+    model, tokenizer = load_model(options.model)
+    model = model.to(best_device(options.device))
+    length = options.length or model.config.max_len
+    if not 2 <= length <= model.config.max_len:
+        raise ValueError(f"length must be from 2 to the model's max_len={model.config.max_len}, got {length}.")
+    if options.slices < 1:
+        raise ValueError(f"slices must be 1 or more, got {options.slices}.")
+    tokens = torch.tensor(tokenizer.encode(_text_of(options.text)))
+    slices = random_slices(tokens, options.slices, length + 1, torch.Generator().manual_seed(options.seed))
+    batches = slices.split(16)
+    measured = measure_heads(model, [batch[:, :-1] for batch in batches], tokenizer)
+    changes = None if options.ablate is None else ablate_heads(model, batches, how=options.ablate)
+    print(summary(measured, changes), score_table(measured), sep="\n\n")
+    if options.pictures is not None:
+        first = slices[:1, :-1]
+        characters = [tokenizer.decode([token]) for token in first[0].tolist()]
+        for path in save_pictures(options.pictures, measured, record_attention(model, first), characters):
+            print(path)
+
+
+def _text_of(name_or_path: str) -> str:
+    """Return the validation text of a corpus, or the whole text of a file."""
+    if name_or_path in LOADERS:
+        corpus = load_corpus(name_or_path)
+        return corpus.tokenizer.decode(corpus.validation)
+    path = Path(name_or_path)
+    if not path.is_file():
+        raise FileNotFoundError(f"text must be one of {', '.join(LOADERS)}, or a text file, got {name_or_path!r}.")
+    return path.read_text(encoding="utf-8")
 
 
 def _given(options: argparse.Namespace, *names: str) -> dict:

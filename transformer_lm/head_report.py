@@ -1,0 +1,101 @@
+"""What the heads of a model do, as tables to print and pictures to keep: `python -m transformer_lm heads`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from transformer_lm.ablation import LossChange
+from transformer_lm.head_scores import BY_PLACE, Measured
+
+NO_NAME = "-"
+MARK = "*"  # after a score that stands out
+
+
+def summary(measured: Measured, changes: Mapping[tuple[int, int], LossChange] | None = None) -> str:
+    """Return a line for each head: what it does, its score with the two baselines, and how it reads in general.
+
+    With `changes`, also by how much the loss rises without the head.
+    """
+    known = measured.patterns | measured.offset_scores()
+    titles = ["head", "does", "score", "chance", "position", "entropy", "distance"]
+    rows = [titles + ["loss without it"] * (changes is not None)]
+    for layer, names in enumerate(measured.names()):
+        for head, name in enumerate(names):
+            row = [f"{layer}.{head}", name or NO_NAME]
+            found = known.get(name)
+            numbers = ["", "", ""]
+            if found is not None:
+                null = NO_NAME if _is_place(name) else f"{found.null[layer, head]:.2f}"
+                numbers = [f"{found.score[layer, head]:.2f}", f"{found.chance:.2f}", null]
+            row += [*numbers, f"{measured.entropy[layer, head]:.2f}", f"{measured.distance[layer, head]:.1f}"]
+            if changes is not None:
+                row.append(f"{changes[layer, head].change:+.3f}")
+            rows.append(row)
+    return _aligned(rows)
+
+
+def score_table(measured: Measured) -> str:
+    """Return the score of every head for every pattern, a column for each head; a star marks the one that names it."""
+    names = measured.names()
+    layers, heads = measured.entropy.shape
+    every = [(layer, head) for layer in range(layers) for head in range(heads)]
+    found_offsets = {name for layer in names for name in layer if name in measured.offset_scores()}
+    offsets = {name: found for name, found in measured.offset_scores().items() if name in found_offsets}
+    rows = [["pattern", "chance", *(f"{layer}.{head}" for layer, head in every)]]
+    for name, found in (measured.patterns | offsets).items():
+        scores = [
+            f"{found.score[layer, head]:.2f}{MARK if names[layer][head] == name else ' '}" for layer, head in every
+        ]
+        rows.append([name, f"{found.chance:.2f}", *scores])
+    return _aligned(rows)
+
+
+def save_pictures(
+    folder: Path, measured: Measured, recording: Mapping[str, Tensor], characters: list[str]
+) -> list[Path]:
+    """Write pictures of one text and of all scores into a folder; return their paths.
+
+    `recording` holds the attention of the text whose characters are given.
+    """
+    import matplotlib.pyplot as plt  # only where something is drawn
+
+    from transformer_lm.head_figures import plot_profile, plot_scores
+    from transformer_lm.heatmaps import plot_layers
+
+    folder.mkdir(parents=True, exist_ok=True)
+    visible = torch.ones(len(characters), len(characters), dtype=torch.bool).tril()
+    patterns = measured.patterns
+    figures = {
+        "heads": plot_layers(recording, characters, visible=visible),
+        "scores": plot_scores(
+            {name: found.score for name, found in patterns.items()},
+            {name: found.chance for name, found in patterns.items()},
+            {name: found.null for name, found in patterns.items() if not _is_place(name)},
+        ),
+    }
+    for layer, profile in enumerate(measured.profile):
+        figures[f"distances_layer_{layer}"] = plot_profile(profile).figure
+    paths = []
+    for name, figure in figures.items():
+        paths.append(folder / f"{name}.png")
+        figure.savefig(paths[-1], dpi=100, bbox_inches="tight")
+        plt.close(figure)
+    return paths
+
+
+def _is_place(name: str) -> bool:
+    return name in BY_PLACE or name.startswith("offset")
+
+
+def _aligned(rows: list[list[str]]) -> str:
+    """Return rows as lines with aligned columns, the first two to the left, numbers to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    left = 2
+    lines = []
+    for row in rows:
+        names = [cell.ljust(width) for cell, width in zip(row[:left], widths[:left], strict=True)]
+        numbers = [cell.rjust(width) for cell, width in zip(row[left:], widths[left:], strict=True)]
+        lines.append("  ".join(names + numbers).rstrip())
+    return "\n".join(lines)
