@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "transformer_lm"
-SUFFIXES = (".py", ".safetensors")  # what Python and editors leave beside such files may hold answers
+SUFFIXES = (".py", ".js", ".safetensors")  # what Python and editors leave beside such files may hold answers
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

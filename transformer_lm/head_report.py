@@ -65,7 +65,8 @@ def save_pictures(
     from transformer_lm.heatmaps import plot_layers
 
     folder.mkdir(parents=True, exist_ok=True)
-    visible = torch.ones(len(characters), len(characters), dtype=torch.bool).tril()
+    places = torch.arange(len(characters))
+    visible = places[:, None] >= places
     patterns = measured.patterns
     figures = {
         "heads": plot_layers(recording, characters, visible=visible),
