@@ -23,7 +23,7 @@ def frozen_cases(record: Record) -> list[Arrays]:
 
 
 def frozen_bytes(record: Record) -> bytes:
-    """Return the frozen file of an exercise, the same bytes each time."""
+    """Return the frozen file of an exercise; on one machine, the same bytes each time."""
     cases = frozen_cases(record)
     tensors = {}
     for number, case in enumerate(cases):
