@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transformer_lm.ablation import ablate_heads, without_head
+from transformer_lm.ablation import ablate_heads, mean_outputs, without_head
 from transformer_lm.modeling_lm import LMConfig, TransformerLM
 
 HEADS, WIDTH, V = 3, 4, 7
@@ -56,6 +56,7 @@ def test_mean_adds_what_the_head_adds_on_average_over_all_batches(model, batches
     loss(model, batches)
     hook.remove()
     mean = torch.cat(found).mean(dim=0)  # over queries of all batches, which differ in size
+    torch.testing.assert_close(mean_outputs(model, batches)[layer][part], mean)
     changed = copy.deepcopy(model)
     mix = changed.blocks[layer].attention.mix
     with torch.no_grad():

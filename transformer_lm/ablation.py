@@ -62,7 +62,7 @@ def ablate_heads(
     if missing := [head for head in heads if tuple(head) not in every]:
         raise ValueError(f"heads must be (layer, head) among {every}, got {missing[0]}.")
     with evaluating(model):
-        means = _mean_outputs(model, layers, batches) if how == "mean" else [None] * len(layers)
+        means = mean_outputs(model, batches) if how == "mean" else [None] * len(layers)
         loss, served_loss = _losses(model, batches, serves)
         changes = {}
         for layer, head in tqdm(heads, desc="Ablating", disable=None if progress else True, leave=False):
@@ -90,14 +90,22 @@ def without_head(attention: nn.Module, head: int, instead: Tensor | None = None)
         yield
 
 
-def _mean_outputs(model: nn.Module, layers: list[nn.Module], batches: Sequence[Tensor]) -> list[Tensor]:
-    """Return what the heads of each layer find on average, (hidden) each, side by side as `mix` takes them."""
+@torch.no_grad()
+def mean_outputs(model: nn.Module, batches: Sequence[Tensor]) -> list[Tensor]:
+    """Return what the heads of each layer find on average, side by side as `mix` takes them, for `without_head`.
+
+    Shapes:
+        batches  (b, n + 1) each: the last token is a label, and is not read
+        returns  (hidden) for each layer
+    """
+    layers = [attention for _, attention in attention_layers(model)]
     sums, count = [0.0] * len(layers), 0
-    for batch in batches:
-        inputs, _ = batch_to_labeled_samples(batch.long())
-        count += inputs.numel()
-        for layer, found in enumerate(_inputs_of_mix(model, layers, inputs)):
-            sums[layer] = sums[layer] + found.sum(dim=(0, 1))
+    with evaluating(model):
+        for batch in batches:
+            inputs, _ = batch_to_labeled_samples(batch.long())
+            count += inputs.numel()
+            for layer, found in enumerate(_inputs_of_mix(model, layers, inputs)):
+                sums[layer] = sums[layer] + found.sum(dim=(0, 1))
     return [total / count for total in sums]
 
 

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
+from transformer_lm.head_scores import EXCESS, SCORE
 from transformer_lm.heatmaps import COLOURS, _draw, _draw_cells, _hatch, _shares, _write_numbers
 from transformer_lm.results import LINE_COLOURS
 from transformer_lm.shapes import match_axes
@@ -45,7 +46,7 @@ def plot_mass(mass: Tensor, classes: Sequence[str], ax: Axes | None = None) -> A
     """Draw what queries of each class give to keys of each class; a class without queries is hatched.
 
     Shapes:
-        mass     (c, c)  of one head; rows are queries and sum to 1, or are nan
+        mass     (c, c)  of one head; rows are queries and sum to 1; nan or 0 for a class without queries
         classes  c names
 
     Raises ValueError if the mass does not fit the classes, or a row is neither of the two.
@@ -55,9 +56,10 @@ def plot_mass(mass: Tensor, classes: Sequence[str], ax: Axes | None = None) -> A
         raise ValueError(
             f"mass must have a row and a column for each of {len(classes)} classes, got {tuple(mass.shape)}."
         )
-    asked = ~mass.isnan().all(dim=1)  # (c): classes that have queries
+    asked = ~(mass.isnan() | (mass == 0)).all(dim=1)  # (c): classes that have queries
     _shares(mass[asked], [name for name, has in zip(classes, asked, strict=True) if has], classes, visible=None)
-    shares = np.ma.masked_invalid(mass.detach().cpu().double().numpy())
+    shares = np.ma.masked_array(mass.detach().cpu().double().numpy())
+    shares[~asked.cpu().numpy()] = np.ma.masked
     if ax is None:
         _, ax = plt.subplots(figsize=(1.8 + 0.6 * len(classes), 1.4 + 0.6 * len(classes)))
     image = _draw(shares, classes, classes, ax)
@@ -74,9 +76,10 @@ def plot_scores(
 ) -> Figure:
     """Draw how much each head follows each pattern: a row for each head, a column for each pattern.
 
-    A cell holds the score and, below it, what it must be compared with: what a uniform head gets by chance, and what
-    position alone explains. It is in full colour only if its score exceeds both; else it is pale, since they explain
-    it. A pattern that is about position itself may be left out of `null`. A cell is hatched if no query had such a key.
+    A cell holds the score and, below it, what it must be compared with: what a uniform head gets by chance, and the
+    null, what position alone explains. A frame says that the score is large enough, and far enough above both, to
+    count: see `Measured.names`. A pattern that is about place may be left out of `null`. A cell is hatched if no query
+    had such a key.
 
     Shapes:
         scores  name of a pattern to (l, h), from 0 to 1, nan if no query had such a key
@@ -97,9 +100,9 @@ def plot_scores(
     image = _draw_cells(shares, ax)
     ax.set_aspect("auto")
     for column, name in enumerate(scores):
-        position = null[name].flatten().tolist() if name in null else [None] * len(heads)
+        nulls = null[name].flatten().tolist() if name in null else [None] * len(heads)
         for row in np.flatnonzero(~np.ma.getmaskarray(shares)[:, column]):
-            _write_score(ax, (column, row), shares[row, column], chance[name], position[row])
+            _write_score(ax, (column, row), shares[row, column], chance[name], nulls[row])
     ax.set_xticks(range(len(scores)), scores, rotation=30, ha="right", parse_math=False)
     ax.set_yticks(range(len(heads)), heads, parse_math=False)
     ax.set(xlabel="pattern", ylabel="layer.head")
@@ -186,14 +189,13 @@ def _score_table(
     return np.ma.stack([_between_0_and_1(what, table) for what, table in tables.items()], axis=2)
 
 
-def _write_score(ax: Axes, place: tuple[int, int], score: float, chance: float, position: float | None) -> None:
-    """Write a score with its baselines into a cell, which turns pale unless the score exceeds them."""
+def _write_score(ax: Axes, place: tuple[int, int], score: float, chance: float, null: float | None) -> None:
+    """Write a score with its baselines into a cell, and draw a frame around a score that counts."""
     column, row = place
-    baselines = {"chance": chance} | ({} if position is None else {"position": position})
+    baselines = {"chance": chance} | ({} if null is None else {"null": null})
     colour = "black" if score > 0.5 else "white"
-    if not all(score > baseline for baseline in baselines.values()):
-        ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor="white", alpha=0.85))
-        colour = "0.3"  # dark grey
+    if score >= SCORE and score - max(baselines.values()) >= EXCESS:
+        ax.add_patch(Rectangle((column - 0.46, row - 0.44), 0.92, 0.88, fill=False, edgecolor="white", linewidth=3))
     text = "\n".join(f"{name} {value:.2f}" for name, value in baselines.items())
     ax.text(column, row - 0.2, f"{score:.2f}", ha="center", va="center", color=colour, fontsize=10)
     ax.text(column, row + 0.2, text, ha="center", va="center", color=colour, fontsize=7)

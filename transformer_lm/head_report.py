@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from transformer_lm.ablation import LossChange
-from transformer_lm.head_scores import BY_PLACE, Measured
+from transformer_lm.head_scores import Measured, is_about_place
 
 NO_NAME = "-"
 MARK = "*"  # after a score that stands out
@@ -19,7 +19,7 @@ def summary(measured: Measured, changes: Mapping[tuple[int, int], LossChange] | 
     With `changes`, also by how much the loss rises without the head.
     """
     known = measured.patterns | measured.offset_scores()
-    titles = ["head", "does", "score", "chance", "position", "entropy", "distance"]
+    titles = ["head", "does", "score", "chance", "null", "entropy", "distance"]
     rows = [titles + ["loss without it"] * (changes is not None)]
     for layer, names in enumerate(measured.names()):
         for head, name in enumerate(names):
@@ -27,7 +27,7 @@ def summary(measured: Measured, changes: Mapping[tuple[int, int], LossChange] | 
             found = known.get(name)
             numbers = ["", "", ""]
             if found is not None:
-                null = NO_NAME if _is_place(name) else f"{found.null[layer, head]:.2f}"
+                null = NO_NAME if is_about_place(name) else f"{found.null[layer, head]:.2f}"
                 numbers = [f"{found.score[layer, head]:.2f}", f"{found.chance:.2f}", null]
             row += [*numbers, f"{measured.entropy[layer, head]:.2f}", f"{measured.distance[layer, head]:.1f}"]
             if changes is not None:
@@ -73,7 +73,7 @@ def save_pictures(
         "scores": plot_scores(
             {name: found.score for name, found in patterns.items()},
             {name: found.chance for name, found in patterns.items()},
-            {name: found.null for name, found in patterns.items() if not _is_place(name)},
+            {name: found.null for name, found in patterns.items() if not is_about_place(name)},
         ),
     }
     for layer, profile in enumerate(measured.profile):
@@ -84,10 +84,6 @@ def save_pictures(
         figure.savefig(paths[-1], dpi=100, bbox_inches="tight")
         plt.close(figure)
     return paths
-
-
-def _is_place(name: str) -> bool:
-    return name in BY_PLACE or name.startswith("offset")
 
 
 def _aligned(rows: list[list[str]]) -> str:

@@ -125,8 +125,13 @@ class Measured:
 
     def _excess(self, name: str, found: PatternScore) -> Tensor:
         """Return by how much the score of each head exceeds its baseline, 0 if the score is too small, (l, h)."""
-        baseline = found.baseline(by_place=name in BY_PLACE or name.startswith("offset"))
+        baseline = found.baseline(is_about_place(name))
         return torch.where(found.score >= SCORE, found.score - baseline, 0.0)
+
+
+def is_about_place(name: str) -> bool:
+    """Return whether a pattern is a place or a distance, for which there is no null to exceed."""
+    return name in BY_PLACE or name.startswith("offset")
 
 
 def measure_heads(
