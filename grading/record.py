@@ -17,6 +17,7 @@ from torch import Tensor
 
 from transformer_lm.checks.exercise import PublicExercise
 from transformer_lm.checks.experiment import ExperimentExercise
+from transformer_lm.checks.head_claim import ClaimExercise
 from transformer_lm.checks.student_test import TestExercise
 from transformer_lm.checks.training_run import FileExercise
 
@@ -84,7 +85,7 @@ class Record:
     `wrong` answers compute wrong numbers, and are told by them; `misbehaving` ones are wrong in another way.
     """
 
-    public: PublicExercise | TestExercise | ExperimentExercise | FileExercise
+    public: PublicExercise | TestExercise | ExperimentExercise | FileExercise | ClaimExercise
     title: str
     defines: str
     parts: tuple[Part, ...]

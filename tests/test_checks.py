@@ -9,7 +9,8 @@ from torch import nn
 
 from grading.exercises import records, value_records
 from grading.exercises.pooled import BEHAVIOURS
-from transformer_lm import checks, lm, modeling_lm, sampling
+from transformer_lm import checks, head_scores, lm, modeling_lm, patterns, recording, sampling
+from transformer_lm.alphabet import Alphabet
 from transformer_lm.attention import (
     attention_scores,
     create_causal_mask,
@@ -18,9 +19,15 @@ from transformer_lm.attention import (
     multi_head_attention_layer,
     self_attention,
 )
-from transformer_lm.modeling_attention import MultiHeadSelfAttention, SelfAttention, SimpleSelfAttention
+from transformer_lm.modeling_attention import (
+    CausalSelfAttention,
+    MultiHeadSelfAttention,
+    SelfAttention,
+    SimpleSelfAttention,
+)
 from transformer_lm.modeling_classifier import SequenceClassifier, pooled
 from transformer_lm.modeling_transformer import PositionEmbedding, TransformerDecoderBlock, TransformerEncoderBlock
+from transformer_lm.planted import planted_tokenizer
 
 CHECKS = {
     "kqv": checks.kqv,
@@ -49,6 +56,13 @@ CHECKS = {
     "next-probabilities": checks.next_probabilities,
     "slices": checks.slices,
     "sampling": checks.sampling,
+    "attention-maps": checks.attention_maps,
+    "offset-profile": checks.offset_profile,
+    "class-mass": checks.class_mass,
+    "pattern-score": checks.pattern_score,
+    "position-null": checks.position_null,
+    "induction-pattern": checks.induction_pattern,
+    "find-heads": checks.find_heads,
 }
 WRONG = [(record, wrong) for record in value_records().values() for wrong in record.wrong]
 RIGHT = [
@@ -100,6 +114,36 @@ PROMISED = {
     "next-probabilities": {
         "temperature-multiplied", "temperature-after-softmax", "divided-by-zero", "top-k-ignored",
         "top-k-not-renormalised", "masked-with-zero", "softmax-twice",
+    },
+    "attention-maps": {
+        "softmax-twice", "transposed", "heads-before-sequences", "all-from-the-first-input", "norm-forgotten",
+        "mlp-left-out", "last-block-only", "heads-averaged",
+    },
+    "offset-profile": {
+        "softmax-twice", "rows-and-columns-swapped", "batch-viewed-as-heads", "batch-and-heads-exchanged",
+        "zeros-counted", "one-too-near", "one-too-far",
+    },
+    "class-mass": {
+        "softmax-twice", "transposed", "queries-and-keys-swapped", "batch-viewed-as-heads", "mean-of-means",
+        "nan-for-a-missing-class",
+    },
+    "pattern-score": {
+        "softmax-twice", "keys-in-place-of-queries", "batch-viewed-as-heads", "queries-without-a-key-counted",
+        "queries-that-read-no-key-left-out", "mean-of-means", "maps-averaged-first", "chance-of-a-full-head",
+        "chance-of-one-in-n",
+    },
+    "position-null": {
+        "softmax-twice", "transposed", "batch-viewed-as-heads", "zeros-counted", "not-renormalised",
+        "first-sequence-only", "with-the-future", "mean-map",
+    },
+    "induction-pattern": {
+        "duplicate", "key-before", "diagonal-included", "future-included", "latest-only", "sequences-mixed",
+        "wraps-around", "token-0-before-the-first", "token-99-before-the-first", "few-bits",
+    },
+    "find-heads": {
+        "always-a-name", "largest-score-always", "no-chance", "no-null", "null-for-places-too", "largest-score",
+        "largest-ratio", "maps-averaged", "distance-one-too-large", "over-all-queries", "thresholds-exchanged",
+        "zero-for-nothing", "summed", "nan-wins", "after-the-first-pattern",
     },
 }  # fmt: skip
 
@@ -574,6 +618,143 @@ def test_what_the_package_must_not_hide_is_no_answer_to_topic_04(check, package)
     failed = failure(check, package)
     assert failed.yours == f"it is written in {package.__module__}"
     assert failed.hint == "This is the package's own: write yours in the cell."
+
+
+@pytest.mark.parametrize(
+    ("check", "package"),
+    [
+        (checks.attention_maps, recording.record_attention),
+        (checks.offset_profile, head_scores.HeadSums),
+        (checks.class_mass, head_scores.Measured.class_mass),
+        (checks.pattern_score, head_scores.measure_heads),
+        (checks.position_null, head_scores.by_distance),
+        (checks.induction_pattern, patterns.induction),
+    ],
+)
+def test_what_measures_heads_in_the_package_is_no_answer_to_topic_05(check, package):
+    failed = failure(check, package)
+    assert failed.yours == f"it is written in {package.__module__}"
+    assert failed.hint == "This is the package's own: write yours in the cell."
+
+
+@pytest.mark.parametrize(
+    ("exercise", "name", "yours"),
+    [
+        ("attention-maps", "one-tensor", "what it returns is one tensor of shape (3, 5, 2, 7, 7)"),
+        ("attention-maps", "nothing-returned", "what it returns is None: a function without `return` gives None"),
+        ("attention-maps", "list-of-lists", "what it returns is a list of 3 values, of type list"),
+        ("attention-maps", "pairs", "what it returns is a list of 3 values, of type tuple"),
+        ("attention-maps", "several-shapes", "tensors of shapes (5, 2, 7, 7), (5, 2, 7, 7), (5, 7, 7)"),
+        ("attention-maps", "changes-its-input", "x is changed by the call"),
+        ("offset-profile", "changes-its-input", "weights is changed by the call"),
+        ("class-mass", "classes-changed", "classes is changed by the call"),
+        ("pattern-score", "pattern-changed", "pattern is changed by the call"),
+        ("pattern-score", "score-alone", "what it returns is one tensor of shape (2,)"),
+        ("pattern-score", "chance-for-each-head", "chance of shape (2,)"),
+        ("pattern-score", "chance-with-an-axis", "chance of shape (1,)"),
+        ("offset-profile", "one-head-squeezed", "profile_of_one of shape (7,)"),
+        ("position-null", "changes-its-input", "weights is changed by the call"),
+        ("induction-pattern", "tokens-changed", "tokens is changed by the call"),
+        ("induction-pattern", "of-floats", "pattern of dtype torch.float32"),
+        ("induction-pattern", "of-whole-numbers", "pattern of dtype torch.int64"),
+    ],
+)
+def test_an_answer_about_heads_that_misbehaves_is_told_so(exercise, name, yours):
+    record = records()[exercise]
+    (wrong,) = (each for each in record.misbehaving if each.name == name)
+    failed = failure(CHECKS[exercise], record.answer(wrong.source))
+    assert (failed.yours, failed.hint) == (yours, wrong.hint)
+
+
+@pytest.mark.parametrize("exercise", ["offset-profile", "class-mass", "pattern-score", "position-null"])
+def test_one_head_on_one_sequence_is_not_contiguous_in_memory(exercise):
+    record = records()[exercise]
+    (wrong,) = (each for each in record.misbehaving if each.name == "views-its-input")
+    failed = failure(CHECKS[exercise], record.answer(wrong.source))
+    assert "(b=1, h=1, i=7, j=7)" in failed.tried
+    assert failed.hint == wrong.hint
+
+
+def test_the_package_measures_what_the_exercises_ask_for(capsys):
+    """The references of the judge, in NumPy, and the package, in sums over batches, agree."""
+
+    def measured(weights, tokens, pattern=None):
+        found = {} if pattern is None else {"pattern": lambda tokens, alphabet: pattern}
+        sums = head_scores.HeadSums(Alphabet.of(planted_tokenizer()), found)
+        sums.add({"weights": weights}, tokens)
+        return sums.measured()
+
+    def profile(weights):
+        return measured(weights, torch.zeros(len(weights), weights.shape[-1]).long()).profile[0]
+
+    def mass(weights, classes, num_classes):
+        return measured(weights, classes).pairs[0, :, :num_classes, :num_classes].nan_to_num()
+
+    def score(weights, pattern):
+        found = measured(weights, torch.zeros(len(weights), weights.shape[-1]).long(), pattern).patterns["pattern"]
+        return found.score[0], found.chance
+
+    checks.attention_maps(lambda blocks, x: list(recording.record_attention(nn.Sequential(*blocks), x).values()))
+    checks.offset_profile(profile)
+    checks.class_mass(mass)
+    checks.pattern_score(score)
+    checks.position_null(lambda weights: head_scores.by_distance(profile(weights)))
+    checks.induction_pattern(lambda tokens: patterns.induction(tokens, None))
+    assert capsys.readouterr().out.count("✓") == 6
+
+
+def test_maps_are_asked_of_the_blocks_of_the_package():
+    given = []
+
+    def remembered(blocks, x):
+        given.append(blocks)
+        return records()["attention-maps"].answer(records()["attention-maps"].model_answer)(blocks, x)
+
+    checks.attention_maps(remembered)
+    assert {type(block) for block in given[0]} == {TransformerDecoderBlock}
+    assert {type(block.attention) for block in given[0]} == {CausalSelfAttention}
+
+
+def test_blocks_come_in_a_list_of_their_own_for_each_call(capsys):
+    right, given = records()["attention-maps"].answer(records()["attention-maps"].model_answer), []
+
+    def emptied(blocks, x):
+        given.append(blocks)
+        maps = right(blocks, x)
+        blocks.clear()
+        return maps
+
+    checks.attention_maps(emptied)
+    assert {type(blocks) for blocks in given} == {list}
+    assert len({id(blocks) for blocks in given}) == len(given)
+    assert "✓" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [float, np.float32, np.float64, torch.tensor])
+def test_chance_may_be_a_number_of_any_kind(number, capsys):
+    right = records()["pattern-score"].answer(records()["pattern-score"].model_answer)
+
+    def answer(weights, pattern):
+        score, chance = right(weights, pattern)
+        return score, number(chance.item())
+
+    checks.pattern_score(answer)
+    assert "✓" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("token", [0, 1, 2, 5, 12, 50, 64, 99, 100, 128, 255, 256, 999])
+def test_no_token_stands_for_nothing_in_the_induction_pattern(token):
+    def padded(tokens):
+        previous = nn.functional.pad(tokens[:, :-1], (1, 0), value=token)
+        return (tokens[:, :, None] == previous[:, None, :]).tril(-1)
+
+    failure(checks.induction_pattern, padded)
+
+
+@pytest.mark.parametrize("cut", [torch.Tensor.byte, torch.Tensor.char, lambda tokens: tokens % 16])
+def test_tokens_that_differ_in_high_bits_only_are_not_the_same(cut):
+    right = records()["induction-pattern"].answer(records()["induction-pattern"].model_answer)
+    failure(checks.induction_pattern, lambda tokens: right(cut(tokens)))
 
 
 @pytest.mark.parametrize("number", [float, np.float32, np.float64, torch.tensor])

@@ -19,7 +19,8 @@ from grading.student_edition import PACKAGE, write_student_edition
 
 ATTENTION = ("attention", "modeling_attention", "modeling_transformer")  # nothing else stands in these
 LANGUAGE = ("lm", "modeling_lm", "sampling")
-MODULES = (*ATTENTION, "modeling_classifier", *LANGUAGE)
+HEADS = ("recording", "head_scores", "patterns")
+MODULES = (*ATTENTION, "modeling_classifier", *LANGUAGE, *HEADS)
 # A name stays hidden until the last exercise that it helps with is closed: what masks belongs to topic 02.
 HIDDEN = {
     "attention.create_kqv_parameters": "kqv",
@@ -59,7 +60,17 @@ HIDDEN = {
     "sampling._tokens": "sampling",
     "sampling.continuation": "sampling",
     "sampling.sampled_text": "sampling",
+    "recording.record_attention": "attention-maps",
+    "head_scores.HeadSums": "offset-profile",
+    "head_scores.measure_heads": "offset-profile",
+    "head_scores.Measured": "class-mass",
+    "head_scores._PatternSums": "pattern-score",
+    "head_scores.by_distance": "position-null",
+    "patterns.induction": "induction-pattern",
+    "patterns.duplicate": "induction-pattern",
+    "patterns._before": "induction-pattern",
 }
+BUILT_ON_EARLIER = {"attention-maps"}  # checks that call what the package has of earlier topics
 # These compute no part of attention.
 VALIDATORS = {"attention.check_mask", "modeling_attention._check_input", "modeling_transformer._check_width"}
 # Operations without which there is no attention, no mask, and no key, query and value from one product.
@@ -67,7 +78,8 @@ TELLTALE = {
     "@", "matmul", "bmm", "einsum", "softmax", "masked_fill", "tril", "triu", "chunk", "scaled_dot_product_attention",
 }  # fmt: skip
 
-# Some need one for something else: the self-test of accelerators, rotary positions, portions of a batch, Muon, sums.
+# Some need one for something else: the self-test of accelerators, rotary positions, portions of a batch, Muon, sums,
+# what all layers make of the weights together, tables of scores.
 ALLOWED = {
     "device.py": {"softmax", "masked_fill", "@"},
     "modeling_lm.py": {"chunk"},
@@ -75,6 +87,8 @@ ALLOWED = {
     "gpt2.py": {"chunk"},
     "muon.py": {"@"},
     "checks/sampling.py": {"@"},
+    "head_scores.py": {"@"},
+    "planted.py": {"@"},
 }
 FILES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
 
@@ -288,10 +302,10 @@ print(best_device("cpu"), SelfAttentionTestValues.x.dim(), transformer_lm.__file
     assert run(edition, tmp_path, script) == f"cpu 3 {edition / '__init__.py'}\n"
 
 
-def test_checks_tell_right_from_wrong_in_the_edition(edition, tmp_path):
+def assert_checks_tell_right_from_wrong(edition: Path, folder: Path, exercises: list[str]) -> None:
     script = """
 import json, sys
-from transformer_lm import attention, checks
+from transformer_lm import checks
 for check, defines, right, wrong in json.loads(sys.argv[1]):
     exec(right)
     getattr(checks, check)(globals()[defines])
@@ -300,21 +314,38 @@ for check, defines, right, wrong in json.loads(sys.argv[1]):
         getattr(checks, check)(globals()[defines])
     except checks.CheckFailed as failed:
         print(failed.hint)
-try:
-    checks.attention_scores(attention.attention_scores)
-except checks.CheckFailed as failed:
-    print(failed.yours)
 """
-    tried = [records()[exercise] for exercise in dict.fromkeys(HIDDEN.values())]
+    tried = [records()[exercise] for exercise in exercises]
     wrong = [(record.wrong + record.misbehaving)[0] for record in tried]
     answers = [
         (record.id.replace("-", "_"), record.defines, SETUP + record.model_answer, SETUP + each.source)
         for record, each in zip(tried, wrong, strict=True)
     ]
-    lines = run(edition, tmp_path, script, json.dumps(answers)).splitlines()
-    assert [line.partition(":")[0] for line in lines[:-1:2]] == [f"✓ {record.id}" for record in tried]
-    assert lines[1:-1:2] == [each.hint for each in wrong]
-    assert "attention_scores would give away exercise attention-scores" in lines[-1]
+    lines = run(edition, folder, script, json.dumps(answers)).splitlines()
+    assert [line.partition(":")[0] for line in lines[::2]] == [f"✓ {record.id}" for record in tried]
+    assert lines[1::2] == [each.hint for each in wrong]
+
+
+def test_checks_tell_right_from_wrong_in_the_edition(edition, tmp_path):
+    exercises = [exercise for exercise in dict.fromkeys(HIDDEN.values()) if exercise not in BUILT_ON_EARLIER]
+    assert_checks_tell_right_from_wrong(edition, tmp_path, exercises)
+
+
+def test_checks_that_build_on_earlier_topics_tell_right_from_wrong_once_these_are_closed(tmp_path):
+    edition = write_student_edition(tmp_path / "edition", hidden_from_answers("05_attention_heatmaps"))
+    assert_checks_tell_right_from_wrong(edition, tmp_path, sorted(BUILT_ON_EARLIER))
+
+
+def test_a_check_tells_that_what_it_is_given_is_hidden(edition, tmp_path):
+    script = """
+from transformer_lm import attention, checks
+try:
+    checks.attention_scores(attention.attention_scores)
+except checks.CheckFailed as failed:
+    print(failed.yours)
+"""
+    message = "attention_scores would give away exercise attention-scores"
+    assert message in run(edition, tmp_path, script)
 
 
 def test_every_hidden_function_raises_with_the_id_of_its_exercise(edition, tmp_path):
@@ -384,6 +415,13 @@ def test_what_training_needs_is_there_while_its_topic_is_open_and_gone_where_ans
     assert not needed & hidden_from("04_language_model").keys()
     assert needed <= hidden_from_answers("04_language_model").keys()
     assert hidden_from_answers("01_self_attention") == HIDDEN
+
+
+def test_what_measures_heads_is_there_while_its_topic_is_open_and_gone_where_answers_are_judged():
+    needed = {name for name in HIDDEN if name.split(".")[0] in HEADS}
+    assert needed <= hidden_from("04_language_model").keys()
+    assert not needed & hidden_from("05_attention_heatmaps").keys()
+    assert needed <= hidden_from_answers("05_attention_heatmaps").keys()
 
 
 def test_a_model_can_be_trained_while_the_topic_is_open(tmp_path):

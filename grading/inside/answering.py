@@ -14,8 +14,9 @@ from traitlets.config import Config
 
 from transformer_lm.checks import EXERCISES
 from transformer_lm.checks.exercise import Inputs, ProductCounter, PublicExercise
-from transformer_lm.checks.experiment import ExperimentExercise, plain
+from transformer_lm.checks.experiment import ExperimentExercise
 from transformer_lm.checks.observed_shapes import observe
+from transformer_lm.checks.plain import plain
 from transformer_lm.checks.report import NOT_THEIRS, CheckFailed, described, described_errors, kind
 from transformer_lm.checks.shape_comments import findings
 from transformer_lm.checks.student_test import TestExercise, outcome_of
@@ -176,9 +177,9 @@ class Answer:
         """Run a student's test on a function that the judge computes; tell what became of it."""
         return outcome_of(SHELL.user_ns[name], self._computed), {}
 
-    def report(self, arrays: dict, name: str) -> tuple[dict, dict]:
-        """Tell a dictionary of numbers, as plain ones."""
-        return {"error": None, "report": plain(SHELL.user_ns[name])}, {}
+    def report(self, arrays: dict, name: str, texts: int = 0) -> tuple[dict, dict]:
+        """Tell a dictionary of numbers, as plain ones, and of texts that are short enough."""
+        return {"error": None, "report": plain(SHELL.user_ns[name], texts=texts)}, {}
 
     def _computed(self, *arguments: Tensor, **options: Tensor) -> Tensor:
         """Return what the judge makes of the arguments, or raise what it raises."""

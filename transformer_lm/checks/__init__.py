@@ -6,6 +6,7 @@ and hold no solution.
 
 from collections.abc import Callable
 
+from transformer_lm.checks.attention_maps import ATTENTION_MAPS, attention_maps
 from transformer_lm.checks.causal_attention import (
     CAUSAL_MASK,
     MASKED_SELF_ATTENTION,
@@ -30,6 +31,24 @@ from transformer_lm.checks.decoder_block import DECODER_BLOCK, decoder_block
 from transformer_lm.checks.embed import EMBED, embed
 from transformer_lm.checks.encoder_block import ENCODER_BLOCK, ENCODER_DROPOUT, encoder_block, encoder_block_output
 from transformer_lm.checks.experiment import FULL_EXPERIMENT, SIMPLE_EXPERIMENT, full_experiment, simple_experiment
+from transformer_lm.checks.find_heads import FIND_HEADS, find_heads, planted_heads
+from transformer_lm.checks.head_aggregates import (
+    CLASS_MASS,
+    OFFSET_PROFILE,
+    PATTERN_SCORE,
+    POSITION_NULL,
+    class_mass,
+    offset_profile,
+    pattern_score,
+    position_null,
+)
+from transformer_lm.checks.head_claim import (
+    HEAD_CLAIM,
+    head_claim_ablation,
+    head_claim_numbers,
+    head_claim_pattern,
+)
+from transformer_lm.checks.induction_pattern import INDUCTION_PATTERN, induction_pattern
 from transformer_lm.checks.labels_and_loss import LABELS, LOSS, labels, loss
 from transformer_lm.checks.language_model import (
     LANGUAGE_MODEL,
@@ -108,6 +127,14 @@ EXERCISES = {
         NEXT_PROBABILITIES,
         SAMPLING,
         TRAINING_RUN,
+        ATTENTION_MAPS,
+        OFFSET_PROFILE,
+        CLASS_MASS,
+        PATTERN_SCORE,
+        POSITION_NULL,
+        INDUCTION_PATTERN,
+        FIND_HEADS,
+        HEAD_CLAIM,
     )
 }
 
@@ -120,15 +147,22 @@ def shape_comments(exercise: str, answer: Callable) -> None:
 __all__ = [
     "EXERCISES",
     "CheckFailed",
+    "attention_maps",
     "attention_scores",
     "causal_mask",
+    "class_mass",
     "decoder_block",
     "embed",
     "encoder_block",
     "encoder_block_output",
+    "find_heads",
     "full_attention",
     "full_attention_whole",
     "full_experiment",
+    "head_claim_ablation",
+    "head_claim_numbers",
+    "head_claim_pattern",
+    "induction_pattern",
     "kqv",
     "kqv_parameters",
     "labels",
@@ -144,8 +178,12 @@ __all__ = [
     "multi_head_mask",
     "multi_head_scores",
     "next_probabilities",
+    "offset_profile",
     "pad_batch",
+    "pattern_score",
+    "planted_heads",
     "position_embedding",
+    "position_null",
     "sampling",
     "select_pool",
     "self_attention",

@@ -5,19 +5,14 @@ report must look like and which accuracies are possible, measured over seeds in 
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from torch import Tensor
-
-from transformer_lm.checks.report import CheckFailed, kind, passed
+from transformer_lm.checks.plain import is_number, listed, plain, told
+from transformer_lm.checks.report import CheckFailed, passed
 
 SEEDS = 5
 ENOUGH = 3  # of them must reach the goal
 MOST_STEPS = 3000
-TEXT, ENTRIES = 200, 100  # what is read of a word, and of a list
-MANY = 1e12  # larger numbers are not written out
 LIMITS = {"hidden": (1, 64), "learning_rate": (1e-6, 1), "batch_tokens": (2, 4096), "epochs": (1, 100)}
 HEADS = {"num_heads": (1, 16)}
 WHOLE = ("hidden", "batch_tokens", "epochs", "num_heads")
@@ -59,10 +54,10 @@ class ExperimentExercise:
     def read(self, report: object) -> dict[str, Run]:
         """Return what a plain report says of each data set, or raise CheckFailed if anything is missing in it."""
         if not isinstance(report, dict):
-            raise self._failed("the report", _told(report), "a dictionary", "Paste the dictionary that was printed.")
+            raise self._failed("the report", told(report), "a dictionary", "Paste the dictionary that was printed.")
         if set(report) != set(self.goals):
             hint = "The report has one entry for each data set, under its name."
-            raise self._failed("the report", f"entries {_listed(report)}", f"entries {_listed(self.goals)}", hint)
+            raise self._failed("the report", f"entries {listed(report)}", f"entries {listed(self.goals)}", hint)
         return {data: self._run(data, report[data]) for data in self.goals}
 
     def check_run(self, data: str, run: Run) -> None:
@@ -83,18 +78,18 @@ class ExperimentExercise:
         what = f"the entry for {data}"
         wanted = {*self.limits, "accuracies"}
         if not isinstance(entry, dict) or set(entry) != wanted:
-            yours = f"entries {_listed(entry)}" if isinstance(entry, dict) else _told(entry)
+            yours = f"entries {listed(entry)}" if isinstance(entry, dict) else told(entry)
             hint = "It has every setting that you have tuned, and the accuracies, one for each seed."
-            raise self._failed(what, yours, f"entries {_listed(wanted)}", hint)
+            raise self._failed(what, yours, f"entries {listed(wanted)}", hint)
         settings = {setting: self._setting(setting, entry[setting]) for setting in self.limits}
         accuracies = entry["accuracies"]
         if not isinstance(accuracies, list) or len(accuracies) != SEEDS:
             hint = f"One run tells little: report {SEEDS} runs with {SEEDS} seeds, all of them."
-            raise self._failed(f"the accuracies on {data}", _told(accuracies), f"a list of {SEEDS} numbers", hint)
+            raise self._failed(f"the accuracies on {data}", told(accuracies), f"a list of {SEEDS} numbers", hint)
         for accuracy in accuracies:
-            if not _is_number(accuracy) or not 0 <= accuracy <= 1:
+            if not is_number(accuracy) or not 0 <= accuracy <= 1:
                 hint = "An accuracy is the share that is right, a number between 0 and 1, not a percentage."
-                raise self._failed(f"the accuracies on {data}", _told(accuracy), "shares between 0 and 1", hint)
+                raise self._failed(f"the accuracies on {data}", told(accuracy), "shares between 0 and 1", hint)
         if "num_heads" in settings and settings["hidden"] % settings["num_heads"]:
             yours = f"num_heads={settings['num_heads']} and hidden={settings['hidden']}"
             raise self._failed(what, yours, "num_heads that divides hidden", "Each head is hidden // num_heads wide.")
@@ -108,39 +103,13 @@ class ExperimentExercise:
         """Return the value of a setting if it is a number within its limits, and whole where it must be."""
         low, high = self.limits[setting]
         whole = setting in WHOLE
-        if not _is_number(value) or not low <= value <= high or (whole and value != int(value)):
+        if not is_number(value) or not low <= value <= high or (whole and value != int(value)):
             hint = f"{setting} must be a {'whole ' if whole else ''}number from {low} to {high}."
-            raise self._failed(f"the setting {setting}", _told(value), "a number within its limits", hint)
+            raise self._failed(f"the setting {setting}", told(value), "a number within its limits", hint)
         return int(value) if whole else float(value)
 
     def _failed(self, what: str, yours: str, expected: str, hint: str) -> CheckFailed:
         return CheckFailed(f"{what} in {self.name}", yours, expected, hint)
-
-
-def plain(value: object, depth: int = 3) -> object:
-    """Return numbers of any library, and dictionaries and lists of them, as plain ones; of all else its kind."""
-    if isinstance(value, Mapping) and depth:
-        return {str(key)[:TEXT]: plain(each, depth - 1) for key, each in list(value.items())[:ENTRIES]}
-    if isinstance(value, list | tuple) and depth:
-        return [plain(each, depth - 1) for each in value[:ENTRIES]]
-    if isinstance(value, np.ndarray | np.generic | Tensor):
-        return plain(value.tolist(), depth)
-    return value if isinstance(value, bool | int | float) else kind(value)[:TEXT]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _told(value: object) -> str:
-    """Return what a plain value is, in words; a text is what `plain` says of something else."""
-    if isinstance(value, str):
-        return value
-    return f"{value:.6g}" if isinstance(value, int | float) and abs(value) < MANY else kind(value)
-
-
-def _listed(names: object) -> str:
-    return ", ".join(sorted(str(name)[:40] for name in names))[:200] or "none"
 
 
 SIMPLE_EXPERIMENT = ExperimentExercise(

@@ -1,0 +1,385 @@
+"""Exercise of topic 05: what the queries of a class give to the keys of a class."""
+
+import random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grading.exercises.offset_profile import CHANGED, FIRST, LONGER, OTHER, aggregate_misbehaviours, causal_weights
+from grading.judge import values
+from grading.mistakes import ERROR
+from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
+from transformer_lm.checks.exercise import OTHER_SIZES
+from transformer_lm.checks.head_aggregates import ALONE, CLASS_MASS
+
+
+def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
+    """Return weights and classes: all of them occur in the batch, the last class never in its last sequence."""
+    b, h, n, c = (sizes[name] for name in ("b", "h", "n", "c"))
+    drawn = [int(rng.random() * c) for _ in range((b - 1) * n)]
+    drawn[:c] = range(c)
+    mixed = sorted(drawn, key=lambda each: rng.random())
+    last = [int(rng.random() * (c - 1)) for _ in range(n)]
+    return {
+        "weights": causal_weights(rng, b, h, n),
+        "classes": np.array([*mixed, *last]).reshape(b, n),
+        "num_classes": np.array(c),
+    }
+
+
+def reference(case: Arrays) -> Arrays:
+    """Return the mass in the batch, and of the last head in its last sequence, where a class is missing."""
+    weights, classes, c = case["weights"], case["classes"], int(case["num_classes"])
+    return {"mass": _mass(weights, classes, c), f"mass{ALONE}": _mass(weights[-1:, -1:], classes[-1:], c)}
+
+
+def _mass(weights: NDArray[np.float64], classes: NDArray[np.int64], c: int) -> NDArray[np.float64]:
+    """Return what queries of each class give to keys of each class, (h, c, c), class by class."""
+    mass = np.zeros((weights.shape[1], c, c))
+    by_query = weights.transpose(0, 2, 3, 1)  # (b, i, j, h)
+    for row in range(c):
+        rows = by_query[classes == row]  # (queries, j, h)
+        keys = classes[(classes == row).nonzero()[0]]  # (queries, j): the classes in the sequence of each query
+        for column in range(c):
+            given = np.where((keys == column)[:, :, None], rows, 0).sum(axis=(0, 1))
+            mass[:, row, column] = given / max(len(rows), 1)
+    return mass
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+MODEL_ANSWER = """\
+def class_mass(weights, classes, num_classes):
+    member = F.one_hot(classes, num_classes).to(weights.dtype)  # (b, n, c)
+    queries, keys = member, member
+    to_class = torch.einsum("bhij,bjs->bhis", weights, keys)  # (b, h, i, c)
+    total = torch.einsum("bir,bhis->hrs", queries, to_class)  # (h, c, c)
+    count = queries.sum(dim=(0, 1))[:, None]  # (c, 1)
+    return total / count.clamp(min=1)
+"""
+
+LINES = {
+    "member": "F.one_hot(classes, num_classes).to(weights.dtype)",
+    "given": "queries, keys = member, member",
+    "to_class": 'torch.einsum("bhij,bjs->bhis", weights, keys)',
+    "total": 'torch.einsum("bir,bhis->hrs", queries, to_class)',
+    "count": "queries.sum(dim=(0, 1))[:, None]",
+    "returned": "total / count.clamp(min=1)",
+}
+
+
+def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+    """Return the answer that computes some of its lines otherwise."""
+    return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
+
+
+BY_SEQUENCE = 'torch.einsum("bir,bhis->bhrs", queries, to_class) / queries.sum(dim=1).clamp(min=1)[:, None, :, None]'
+
+MEAN_MISTAKES = (
+    wrong("summed", "The weights are added up: divide by how many queries of that class there are.", returned="total"),
+    wrong(
+        "divided-by-all-queries",
+        "Every row is divided by the number of all queries: count those of its own class.",
+        returned="total / queries.sum()",
+    ),
+    wrong(
+        "divided-by-positions",
+        "Every row is divided by the number of positions: count the queries of its class.",
+        returned="total / weights.shape[-1]",
+    ),
+    wrong(
+        "divided-by-sequences",
+        "The sums are divided by the number of sequences: count the queries of each class.",
+        returned="total / len(weights)",
+    ),
+    wrong(
+        "divided-by-keys",
+        "The sums are divided by the number of keys of a class: it is the queries that are averaged.",
+        returned="total / count.clamp(min=1).T",
+    ),
+    wrong(
+        "mean-weight-of-a-pair",
+        "The weights of single keys are averaged: a query gives to all keys of a class together, so add them up.",
+        returned="total / (count * count.T).clamp(min=1)",
+    ),
+    wrong(
+        "divided-by-pairs",
+        "The sums are divided by the visible pairs of two classes: divide by the number of queries.",
+        returned='total / torch.einsum("bir,ij,bjs->rs", queries, torch.ones_like(weights[0, 0]).tril(), keys)'
+        ".clamp(min=1)",
+    ),
+    wrong(
+        "mean-of-means",
+        "Each sequence gets means of its own, and these are averaged: the queries of the whole batch count alike.",
+        total=BY_SEQUENCE,
+        returned="total.mean(dim=0)",
+    ),
+    wrong(
+        "mean-of-means-of-sequences-with-the-class",
+        "The means of the sequences that have such queries are averaged: a query counts alike wherever it stands.",
+        total=BY_SEQUENCE,
+        returned="total.sum(dim=0) / (queries.sum(dim=1) > 0).sum(dim=0).clamp(min=1)[:, None]",
+    ),
+    wrong(
+        "columns-made-to-sum-to-one",
+        "The columns sum to 1: this is where a class gets its weight from. A query shares out along the rows.",
+        returned="total / total.sum(dim=1, keepdim=True).clamp(min=1e-9)",
+    ),
+    wrong(
+        "nan-for-a-missing-class",
+        "A class without queries gives 0 / 0, which is NaN: its row should be zeros.",
+        returned="total / count",
+    ),
+    wrong(
+        "ones-for-a-missing-class",
+        "A class without queries gets a row of equal shares: nothing was given, so it should be zeros.",
+        returned="torch.where(count > 0, total / count.clamp(min=1), 1 / num_classes)",
+    ),
+    wrong(
+        "largest-key-only",
+        "Only the most-read key of each class counts: add up what all its keys get.",
+        to_class="(weights[..., None] * keys[:, None, None]).amax(dim=3)",
+    ),
+    wrong(
+        "above-uniform",
+        "What a uniform head would give is subtracted: the mass itself is asked for.",
+        to_class='torch.einsum("bhij,bjs->bhis", weights - torch.ones_like(weights).tril()'
+        " / torch.arange(1, weights.shape[-1] + 1, device=weights.device)[:, None], keys)",
+    ),
+)
+
+AXIS_MISTAKES = (
+    wrong(
+        "transposed",
+        "Rows and columns are swapped in the table: the row is the class of the query, which gives.",
+        returned="(total / count.clamp(min=1)).mT",
+    ),
+    wrong(
+        "queries-and-keys-swapped",
+        "The axes of the weights are swapped: rows are the queries i, columns the keys j that they read.",
+        to_class='torch.einsum("bhji,bjs->bhis", weights, keys)',
+    ),
+    wrong(
+        "softmax-twice",
+        "A softmax is applied to the weights: they are shares already, and the second one gives to the future.",
+        to_class='torch.einsum("bhij,bjs->bhis", weights.softmax(dim=-1), keys)',
+    ),
+    wrong(
+        "itself-left-out",
+        "What a query gives to itself is left out: it is a key of its own class.",
+        to_class='torch.einsum("bhij,bjs->bhis", weights.tril(-1), keys)',
+    ),
+    wrong(
+        "next-class",
+        "Queries are sorted by the class of the next character: each has the class of its own position.",
+        given="queries, keys = member.roll(-1, dims=1), member",
+    ),
+    wrong(
+        "class-of-the-key-before",
+        "Keys are sorted by the class of the character before them: each has the class of its own position.",
+        given="queries, keys = member, member.roll(1, dims=1)",
+    ),
+    wrong(
+        "class-zero-left-out",
+        "Class 0 is left out: it is a class as any other.",
+        member="F.one_hot(classes, num_classes).to(weights.dtype) * (classes > 0)[..., None]",
+    ),
+    wrong(
+        "first-query-left-out",
+        "The first query of each sequence is left out: it counts like the others.",
+        given="queries, keys = member * (torch.arange(classes.shape[1], device=classes.device) > 0)[:, None], member",
+    ),
+    wrong(
+        "as-many-classes-as-occur",
+        "The table is only as large as the classes that occur: num_classes tells how many there are.",
+        member="F.one_hot(classes).to(weights.dtype)",
+    ),
+    wrong(
+        "classes-of-the-first-sequence",
+        "The classes of the first sequence are used for all: every sequence has its own.",
+        member="F.one_hot(classes[:1], num_classes).to(weights.dtype).expand(len(classes), -1, -1)",
+    ),
+    wrong(
+        "first-sequence-only",
+        "Only the first sequence is looked at: the means are over the whole batch.",
+        given="weights, queries, keys = weights[:1], member[:1], member[:1]",
+    ),
+    wrong(
+        "maps-averaged-first",
+        "The maps of the batch are averaged first: the classes of a position differ from sequence to sequence.",
+        to_class='torch.einsum("bhij,bjs->bhis", weights.mean(dim=0, keepdim=True).expand_as(weights), keys)',
+    ),
+    wrong(
+        "batch-viewed-as-heads",
+        "Batch and heads are exchanged by view or reshape, which swaps no axes: it cuts the numbers anew.",
+        to_class='torch.einsum("bhij,bjs->bhis", weights.reshape(*weights.shape[1::-1], *weights.shape[2:])'
+        ".transpose(0, 1), keys)",
+    ),
+    wrong(
+        "heads-averaged",
+        "The heads are averaged: each has a table of its own.",
+        returned="(total / count.clamp(min=1)).mean(dim=0)",
+    ),
+    wrong(
+        "heads-last",
+        "The axes are in another order: heads come first, then the class of the query, then that of the key.",
+        returned="(total / count.clamp(min=1)).permute(1, 2, 0)",
+    ),
+    wrong(
+        "sequences-kept",
+        "Every sequence has a table of its own: the means are over the whole batch.",
+        total=BY_SEQUENCE,
+        returned="total",
+    ),
+    wrong(
+        "keys-only",
+        "This is what each class receives from all queries: sort these by their own class, too.",
+        returned="total.sum(dim=1) / queries.sum()",
+    ),
+)
+
+MISBEHAVING = (
+    *aggregate_misbehaviours(MODEL_ANSWER, "class_mass"),
+    wrong("classes-changed", CHANGED, member="F.one_hot(classes, num_classes).to(weights.dtype)\n    classes += 1"),
+    wrong("at-most-seven-classes", OTHER_SIZES, returned="total[:, :7, :7] / count.clamp(min=1)[:7]"),
+    wrong("classes-as-bools", ERROR, member="F.one_hot(classes.bool(), num_classes).to(weights.dtype)"),
+    wrong("a-table-in-python", "Return mass as one tensor.", returned="(total / count.clamp(min=1)).tolist()"),
+    edited(
+        "nothing-returned",
+        "Return mass as one tensor.",
+        MODEL_ANSWER,
+        (f"return {LINES['returned']}", LINES["returned"]),
+    ),
+)
+
+RIGHT = {
+    "one-einsum": """\
+def class_mass(weights, classes, num_classes):
+    member = torch.eye(num_classes, device=weights.device)[classes]  # (b, n, c)
+    total = torch.einsum("bir,bhij,bjs->hrs", member, weights, member)
+    return total / member.sum(dim=(0, 1)).clamp(min=1).unsqueeze(1)
+""",
+    "matrix-products": """\
+def class_mass(weights, classes, num_classes):
+    member = F.one_hot(classes, num_classes).float()[:, None].to(weights.dtype)  # (b, 1, n, c)
+    total = (member.mT @ weights @ member).sum(dim=0)  # (h, c, c)
+    count = member.sum(dim=(0, 1, 2))
+    return total / torch.where(count == 0, 1, count)[:, None]
+""",
+    "class-by-class": """\
+def class_mass(weights, classes, num_classes):
+    h = weights.shape[1]
+    mass = torch.zeros(h, num_classes, num_classes, device=weights.device)
+    for r in range(num_classes):
+        is_query = classes == r  # (b, n)
+        if not is_query.any():
+            continue
+        for s in range(num_classes):
+            given = (weights * (classes == s)[:, None, None, :]).sum(dim=-1)  # (b, h, i)
+            mass[:, r, s] = given.transpose(1, 2)[is_query].mean(dim=0)
+    return mass
+""",
+    "query-by-query": """\
+def class_mass(weights, classes, num_classes):
+    b, h, n, _ = weights.shape
+    mass = torch.zeros(h, num_classes, num_classes, device=weights.device)
+    counts = [0] * num_classes
+    for sequence in range(b):
+        for i in range(n):
+            r = int(classes[sequence, i])
+            counts[r] += 1
+            for j in range(i + 1):
+                mass[:, r, int(classes[sequence, j])] += weights[sequence, :, i, j]
+    for r, count in enumerate(counts):
+        if count:
+            mass[:, r] /= count
+    return mass
+""",
+    "index-add": """\
+def class_mass(weights, classes, num_classes):
+    b, h, n, _ = weights.shape
+    pairs = classes[:, :, None] * num_classes + classes[:, None, :]  # (b, i, j)
+    total = torch.zeros(h, num_classes**2, dtype=weights.dtype, device=weights.device)
+    total.index_add_(1, pairs.flatten(), weights.transpose(0, 1).flatten(1))
+    counts = torch.bincount(classes.flatten(), minlength=num_classes).clamp(min=1)
+    return total.view(h, num_classes, num_classes) / counts[:, None]
+""",
+    "scatter-add": """\
+def class_mass(weights, classes, num_classes):
+    b, h, n, _ = weights.shape
+    to_class = weights.new_zeros(b, h, n, num_classes)
+    to_class.scatter_add_(3, classes[:, None, None, :].expand(b, h, n, n), weights)
+    rows = to_class.permute(1, 0, 2, 3).reshape(h, b * n, num_classes)
+    total = weights.new_zeros(h, num_classes, num_classes).index_add(1, classes.reshape(-1), rows)
+    count = torch.stack([(classes == r).sum() for r in range(num_classes)])
+    return total / count.clamp(min=1).reshape(-1, 1)
+""",
+    "rows-made-to-sum-to-one": """\
+def class_mass(weights, classes, num_classes):
+    member = (classes[..., None] == torch.arange(num_classes, device=classes.device)).to(weights.dtype)
+    total = torch.einsum("bir,bhij,bjs->hrs", member, weights, member)
+    return total / total.sum(dim=-1, keepdim=True).clamp(min=1e-12)  # the rows of the weights sum to 1
+""",
+    "nan-to-num": """\
+@torch.no_grad()
+def class_mass(weights, classes, num_classes):
+    member = F.one_hot(classes, num_classes).to(weights)
+    to_class = weights @ member[:, None]  # (b, h, i, s)
+    total = (member.transpose(1, 2)[:, None] @ to_class).sum(0)
+    return (total / member.sum(dim=1).sum(dim=0)[:, None]).nan_to_num(0.0)
+""",
+    "selected-rows": """\
+def class_mass(weights, classes, num_classes):
+    rows = weights.transpose(1, 2)  # (b, i, h, j)
+    tables = []
+    for r in range(num_classes):
+        sequence, query = (classes == r).nonzero(as_tuple=True)
+        given, keys = rows[sequence, query], classes[sequence]  # (queries, h, j), (queries, j)
+        sums = [(given * (keys == s)[:, None]).sum(dim=(0, 2)) for s in range(num_classes)]
+        tables.append(torch.stack(sums, dim=1) / max(len(given), 1))  # (h, c)
+    return torch.stack(tables, dim=1)
+""",
+    "weighted-by-sequence": """\
+def class_mass(weights, classes, num_classes):
+    total, count = 0, 0
+    for maps, own in zip(weights, classes):
+        member = F.one_hot(own, num_classes).to(maps.dtype)  # (n, c)
+        total = total + member.T @ maps @ member
+        count = count + member.sum(dim=0)
+    return total / count.clamp_min(1).view(-1, 1)
+""",
+    "guarded": """\
+def class_mass(weights, classes, num_classes):
+    member = F.one_hot(classes, num_classes).to(weights.dtype)
+    total = torch.einsum("bir,bhij,bjs->hrs", member, weights, member)
+    return total / (member.sum(dim=(0, 1)).unsqueeze(-1) + 1e-7)
+""",
+    "numpy": """\
+import numpy as np
+
+
+def class_mass(weights, classes, num_classes):
+    array, own = weights.cpu().numpy(), classes.cpu().numpy()
+    member = np.eye(num_classes, dtype=array.dtype)[own]
+    total = np.einsum("bir,bhij,bjs->hrs", member, array, member, optimize=True)
+    return torch.from_numpy(total / np.maximum(member.sum(axis=(0, 1)), 1)[:, None]).to(weights.device)
+""",
+}
+
+CLASS_MASS_RECORD = ValueRecord(
+    public=CLASS_MASS,
+    title="What a class gives to a class",
+    defines="class_mass",
+    parts=(Part("class-mass-check", 4, values),),
+    properties=(),
+    first_sizes=FIRST | {"c": 6},
+    other_length=LONGER,
+    other_sizes=OTHER | {"c": 8},
+    draw=draw,
+    reference=reference,
+    guards=("head_scores.Measured",),
+    model_answer=MODEL_ANSWER,
+    wrong=(*MEAN_MISTAKES, *AXIS_MISTAKES),
+    misbehaving=MISBEHAVING,
+    right=RIGHT,
+)

@@ -1,0 +1,358 @@
+"""Exercise of topic 05: what a head gives, on average, to a key at each distance."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grading.judge import values
+from grading.mistakes import ERROR, WRAPPER, misbehaviours
+from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
+from transformer_lm.checks.exercise import OTHER_SIZES
+from transformer_lm.checks.head_aggregates import ALONE, OFFSET_PROFILE
+
+SHARES = 64  # in which the weight of a query is cut: exact in every float, and coarse enough for weights of 0
+FIRST = {"b": 3, "h": 2, "n": 7}
+LONGER = {"b": 5, "n": 13}
+OTHER = {"b": 6, "h": 5, "n": 11}
+
+
+def causal_weights(rng: random.Random, b: int, h: int, n: int) -> NDArray[np.float64]:
+    """Return attention weights (b, h, i, j): each row is cut at random, sums to 1 exactly, and ends at its query.
+
+    By turns, the heads of a sequence prefer what is near and what is far.
+    """
+    weights = np.zeros((b, h, n, n))
+    for sequence, maps in enumerate(weights):
+        prefer = (min, max)[sequence % 2]
+        for rows in maps:
+            for query in range(n):
+                cuts = sorted(int(prefer(rng.random(), rng.random()) * (SHARES + 1)) for _ in range(query))
+                rows[query, : query + 1] = np.diff([0, *cuts, SHARES]) / SHARES
+    return weights
+
+
+def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
+    """Return the weights of a batch."""
+    return {"weights": causal_weights(rng, sizes["b"], sizes["h"], sizes["n"])}
+
+
+def reference(case: Arrays) -> Arrays:
+    """Return the profiles in the batch, and that of the last head in its last sequence."""
+    weights = case["weights"]
+    return {"profile": reference_profile(weights), f"profile{ALONE}": reference_profile(weights[-1:, -1:])}
+
+
+def reference_profile(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean weight at each distance, (h, n), for weights (b, h, i, j): summed up pair by pair."""
+    b, h, n, _ = weights.shape
+    sums = np.zeros((h, n))
+    for query in range(n):
+        for key in range(query + 1):
+            sums[:, query - key] += weights[:, :, query, key].sum(axis=0)
+    return sums / (b * np.arange(n, 0, -1))
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+MODEL_ANSWER = """\
+def offset_profile(weights):
+    b, h, n, _ = weights.shape
+    means = []
+    for distance in range(n):
+        given = weights.diagonal(-distance, dim1=2, dim2=3)  # (b, h, n - distance)
+        means.append(given.mean(dim=(0, 2)))  # (h,)
+    return torch.stack(means, dim=1)
+"""
+
+DISTANCES = "range(n)"
+WEIGHTS = "weights.diagonal("
+DIAGONAL = "-distance, dim1"
+MEAN = "given.mean(dim=(0, 2))"
+RETURNED = "torch.stack(means, dim=1)"
+
+
+def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+    """Return the answer that computes some of its lines otherwise."""
+    ours = {"distances": DISTANCES, "weights": WEIGHTS, "diagonal": DIAGONAL, "mean": MEAN, "returned": RETURNED}
+    return edited(name, hint, MODEL_ANSWER, *((ours[line], theirs) for line, theirs in lines.items()))
+
+
+WRONG = (
+    wrong(
+        "zeros-counted",
+        "Every distance is divided by all queries: the first ones have no key that far back, and must not count.",
+        mean="given.sum(dim=(0, 2)) / (b * n)",
+    ),
+    wrong(
+        "divided-by-all-pairs",
+        "The means are over whole maps, hidden entries and all: count only the pairs at that distance.",
+        mean="given.sum(dim=(0, 2)) / (b * n * n)",
+    ),
+    wrong(
+        "divided-by-visible-pairs",
+        "The sums are divided by the number of all visible pairs: each distance has a number of its own.",
+        mean="given.sum(dim=(0, 2)) / (b * n * (n + 1) / 2)",
+    ),
+    wrong(
+        "one-query-too-many",
+        "Each sum is divided by one query too many: how many queries have a key at distance 0?",
+        mean="given.sum(dim=(0, 2)) / (b * (n - distance + 1))",
+    ),
+    wrong(
+        "counted-the-wrong-way-round",
+        "The divisor grows with the distance: the further back, the fewer queries have such a key.",
+        mean="given.sum(dim=(0, 2)) / (b * (distance + 1))",
+    ),
+    wrong("summed", "The weights are added up: divide by how many there are.", mean="given.sum(dim=(0, 2))"),
+    wrong(
+        "summed-over-queries",
+        "The weights of the queries are added up, and only the sequences averaged.",
+        mean="given.sum(dim=2).mean(dim=0)",
+    ),
+    wrong(
+        "summed-over-the-batch",
+        "The weights of the sequences are added up, and only the queries averaged.",
+        mean="given.mean(dim=2).sum(dim=0)",
+    ),
+    wrong(
+        "only-weights-above-zero",
+        "Weights of 0 are left out of the mean: a key that could be read and is not counts, too.",
+        mean="given.sum(dim=(0, 2)) / (given > 0).sum(dim=(0, 2)).clamp(min=1)",
+    ),
+    wrong(
+        "rows-and-columns-swapped",
+        "This is the profile of the future: rows are queries i, columns keys j, and the distance is i - j.",
+        diagonal="distance, dim1",
+    ),
+    wrong(
+        "both-directions",
+        "Keys before and after the query share a mean: nothing stands after it, so half of what counts is hidden.",
+        mean="torch.cat([given, weights.diagonal(distance, 2, 3)], dim=2).mean(dim=(0, 2))",
+    ),
+    wrong(
+        "starts-at-one",
+        "The profile begins at distance 1: a query can read itself, and that is distance 0.",
+        distances="range(1, n)",
+    ),
+    wrong(
+        "one-too-near",
+        "Every entry stands one place too late: entry 0 holds the key after the query, entry 1 the query itself.",
+        diagonal="1 - distance, dim1",
+    ),
+    wrong(
+        "one-too-far",
+        "Every entry stands one place too early: entry 0 holds the key before the query, in place of itself.",
+        diagonal="-distance - 1, dim1",
+    ),
+    wrong("backwards", "The profile runs backwards: entry 0 is distance 0.", returned=f"{RETURNED}.flip(1)"),
+    wrong(
+        "softmax-twice",
+        "A softmax is applied to the weights: they are shares already, and the second one gives to the future.",
+        weights="weights.softmax(dim=-1).diagonal(",
+    ),
+    wrong(
+        "made-to-sum-to-one",
+        "The profile is divided by its sum: each entry is a mean of its own, and they need not sum to 1.",
+        returned=f"{RETURNED} / {RETURNED}.sum(dim=1, keepdim=True)",
+    ),
+    wrong("largest", "The largest weight at each distance is taken: the mean is asked for.", mean="given.amax((0, 2))"),
+    wrong(
+        "middle",
+        "This is the median of the weights: the mean is asked for.",
+        mean="given.transpose(0, 1).flatten(1).median(dim=1).values",
+    ),
+    wrong(
+        "cumulated",
+        "The entries are cumulated: each distance counts by itself, without those before it.",
+        returned=f"{RETURNED}.cumsum(dim=1)",
+    ),
+    wrong(
+        "first-sequence-only",
+        "Only the first sequence is looked at: the mean is over the whole batch.",
+        weights="weights[:1].diagonal(",
+    ),
+    wrong(
+        "last-query-only",
+        "Only the last query is looked at: every query that has a key at that distance counts.",
+        mean="given[:, :, -1].mean(dim=0)",
+    ),
+    wrong(
+        "by-key",
+        "This is the mean by the position of the key: the distance is that from the query back to it.",
+        mean="weights[:, :, :, distance].mean(dim=(0, 2))",
+    ),
+    wrong(
+        "by-query",
+        "This is the mean by the position of the query: sort the weights by how far back the key is.",
+        mean="weights[:, :, distance].mean(dim=(0, 2))",
+    ),
+    wrong(
+        "batch-and-heads-exchanged",
+        "The heads are averaged, and the sequences are left: each head has a profile of its own.",
+        mean="given.mean(dim=(1, 2))",
+    ),
+    wrong(
+        "batch-viewed-as-heads",
+        "Batch and heads are exchanged by view or reshape, which swaps no axes: it cuts the numbers anew.",
+        weights="weights.reshape(h, b, n, n).transpose(0, 1).diagonal(",
+    ),
+    wrong(
+        "heads-averaged",
+        "The heads are averaged, too: each has a profile of its own.",
+        mean="given.mean(dim=(0, 1, 2))",
+        returned="torch.stack(means)",
+    ),
+    wrong(
+        "sequences-kept",
+        "Each sequence has a profile of its own: the mean is over the batch, too.",
+        mean="given.mean(dim=2)",
+        returned="torch.stack(means, dim=2)",
+    ),
+    wrong(
+        "distances-first",
+        "The axes are in another order: heads come first, then distances.",
+        returned="torch.stack(means)",
+    ),
+)
+
+CHANGED = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
+VIEWED = "The sizes fit, the order in memory does not: after `transpose`, `view` cannot cut and `reshape` can."
+
+
+def aggregate_misbehaviours(answer: str, function: str) -> tuple[WrongAnswer, ...]:
+    """Return answers to an exercise on weights (b, h, i, j) that are wrong otherwise than by their first numbers."""
+    hints = {"changes-its-input": CHANGED, "views-its-input": VIEWED}
+    kept = ("differs-the-second-time", "fits-one-length", *hints)
+    found = misbehaviours(answer, function, longer=(LONGER["b"], FIRST["h"]))
+    change = "if x.shape[-1] > 17: result = each(torch.zeros_like, result)"
+    fits = WrongAnswer("fits-known-sizes", OTHER_SIZES, answer + WRAPPER.format(function=function, change=change))
+    return (*(replace(each, hint=hints.get(each.name, each.hint)) for each in found if each.name in kept), fits)
+
+
+MISBEHAVING = (
+    *aggregate_misbehaviours(MODEL_ANSWER, "offset_profile"),
+    wrong("at-most-thirteen", OTHER_SIZES, distances="range(min(n, 13))"),
+    wrong("list-of-means", "Return profile as one tensor.", returned="means"),
+    wrong(
+        "one-head-squeezed",
+        "It has 1 axes instead of 2: one was lost or added on the way.",
+        returned=f"{RETURNED}.squeeze()",
+    ),
+    wrong("squeezed", ERROR, weights="weights.squeeze().diagonal("),
+    edited("nothing-returned", "Return profile as one tensor.", MODEL_ANSWER, (f"return {RETURNED}", RETURNED)),
+)
+
+RIGHT = {
+    "one-line": """\
+def offset_profile(weights):
+    return torch.stack([weights.diagonal(-k, 2, 3).mean((0, 2)) for k in range(weights.shape[-1])], -1)
+""",
+    "batch-first": """\
+def offset_profile(weights):
+    mean_map = weights.mean(dim=0)  # (h, i, j)
+    h, n, _ = mean_map.shape
+    profile = torch.empty(h, n, device=weights.device)
+    for k in range(n):
+        profile[:, k] = mean_map.diagonal(offset=-k, dim1=1, dim2=2).mean(dim=-1)
+    return profile
+""",
+    "pair-by-pair": """\
+def offset_profile(weights):
+    b, h, n, _ = weights.shape
+    sums, counts = torch.zeros(h, n, device=weights.device), torch.zeros(n, device=weights.device)
+    for i in range(n):
+        for j in range(i + 1):
+            sums[:, i - j] += weights[:, :, i, j].sum(dim=0)
+            counts[i - j] += b
+    return sums / counts
+""",
+    "masks": """\
+def offset_profile(weights):
+    b, h, n, _ = weights.shape
+    i, j = torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")
+    columns = []
+    for k in range(n):
+        at_distance = (i - j == k).to(weights.device)  # (i, j)
+        columns.append(weights[:, :, at_distance].mean(dim=(0, 2)))
+    return torch.stack(columns, dim=-1)
+""",
+    "one-hot": """\
+def offset_profile(weights):
+    n = weights.shape[-1]
+    places = torch.arange(n, device=weights.device)
+    at = (places[:, None] - places)[None] == places[:, None, None]  # (k, i, j)
+    at = at.to(weights.dtype)
+    return torch.einsum("bhij,kij->hk", weights, at) / (len(weights) * at.sum(dim=(1, 2)))
+""",
+    "scattered": """\
+def offset_profile(weights):
+    b, h, n, _ = weights.shape
+    i, j = torch.tril_indices(n, n, device=weights.device)
+    sums = torch.zeros(h, n, dtype=weights.dtype, device=weights.device)
+    sums.index_add_(1, i - j, weights.mean(dim=0)[:, i, j])
+    return sums / torch.arange(n, 0, -1, device=weights.device)
+""",
+    "gathered": """\
+def offset_profile(weights):
+    b, h, n, _ = weights.shape
+    places = torch.arange(n, device=weights.device)
+    keys = places[:, None] - places  # (i, k): the key that is k before i
+    given = weights.gather(3, keys.clamp(min=0).expand(b, h, n, n)).masked_fill(keys < 0, 0)
+    return given.sum(dim=(0, 2)) / (b * (n - places))
+""",
+    "skewed": """\
+def offset_profile(weights):
+    b, h, n, _ = weights.shape
+    wide = F.pad(weights.flip(-1), (0, n)).flatten(2)  # the rows one after the other, 2n numbers each
+    skewed = wide[:, :, :-n].reshape(b, h, n, 2 * n - 1)  # cut anew: row i moves i places to the right
+    total = skewed.sum(dim=(0, 2))[:, n - 1 :]  # (h, n)
+    return total / (b * torch.arange(n, 0, -1, device=weights.device))
+""",
+    "not-a-number-for-hidden": """\
+def offset_profile(weights):
+    b, h, n, _ = weights.shape
+    shifted = torch.full_like(weights, math.nan)
+    for i in range(n):
+        shifted[:, :, i, : i + 1] = weights[:, :, i, : i + 1].flip(-1)
+    return shifted.nanmean(dim=(0, 2))
+""",
+    "head-by-head-in-numpy": """\
+import numpy as np
+
+
+def offset_profile(weights):
+    array = weights.cpu().numpy()
+    profile = [[np.mean([np.diag(w, -k) for w in array[:, head]]) for k in range(array.shape[2])]
+               for head in range(array.shape[1])]
+    return torch.tensor(profile, dtype=weights.dtype, device=weights.device)
+""",
+    "sequence-by-sequence": """\
+@torch.no_grad()
+def offset_profile(weights):
+    n = weights.shape[-1]
+    profiles = []
+    for maps in weights:  # (h, i, j)
+        profiles.append(torch.stack([torch.diagonal(maps, -k, 1, 2).sum(-1) / (n - k) for k in range(n)], dim=1))
+    return sum(profiles) / len(profiles)
+""",
+}
+
+OFFSET_PROFILE_RECORD = ValueRecord(
+    public=OFFSET_PROFILE,
+    title="What a head gives to each distance",
+    defines="offset_profile",
+    parts=(Part("offset-profile-check", 4, values),),
+    properties=(),
+    first_sizes=FIRST,
+    other_length=LONGER,
+    other_sizes=OTHER,
+    draw=draw,
+    reference=reference,
+    guards=("head_scores.HeadSums", "head_scores.measure_heads"),
+    model_answer=MODEL_ANSWER,
+    wrong=WRONG,
+    misbehaving=MISBEHAVING,
+    right=RIGHT,
+)

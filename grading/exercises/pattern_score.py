@@ -1,0 +1,432 @@
+"""Exercise of topic 05: how much weight a head puts on the keys of a pattern, and what chance would put there."""
+
+import random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grading.exercises.offset_profile import CHANGED, FIRST, LONGER, OTHER, aggregate_misbehaviours, causal_weights
+from grading.judge import values
+from grading.mistakes import ERROR
+from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
+from transformer_lm.checks.head_aggregates import ALONE, BOTH, ONE_CHANCE, PATTERN_SCORE
+
+
+def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
+    """Return weights, and a pattern that is denser in later sequences; some queries have no key in it.
+
+    Some queries are their own keys. Two queries of each sequence have one key, which no head reads; in the first
+    sequence only one has. The last two queries of the last one have none and two, which the first head does not read.
+    """
+    b, h, n = (sizes[name] for name in ("b", "h", "n"))
+    weights = causal_weights(rng, b, h, n)
+    drawn = np.array([rng.random() for _ in range(b * n * n)]).reshape(b, n, n)
+    density = np.linspace(0, 0.7, b)[:, None, None]
+    pattern = np.tril(drawn < density)
+    pattern[:, 0, 0] = np.arange(b) % 2 == 0
+    pattern[-1, -2:] = False
+    pattern[-1, -1, [0, n - 1]] = True
+    for sequence in range(b):
+        for query in sorted(range(1, n - 2), key=lambda each: rng.random())[: 2 if sequence else 1]:
+            key = int(rng.random() * query)
+            pattern[sequence, query] = np.arange(n) == key
+            _move(weights[sequence, :, query], key, query)
+    for key in (0, n - 1):
+        _move(weights[-1, :1, -1], key, 1)
+    return {"weights": weights, "pattern": pattern}
+
+
+def _move(rows: NDArray[np.float64], key: int, other: int) -> None:
+    """Give to another key what some rows of weights, (h, j), give to one."""
+    rows[:, other] += rows[:, key]
+    rows[:, key] = 0
+
+
+def reference(case: Arrays) -> Arrays:
+    """Return scores and chance in the batch, then those of the last head in its last sequence."""
+    outputs = {}
+    for end, part in (("", slice(None)), (ALONE, slice(-1, None))):
+        score, chance = reference_score(case["weights"][part, part], case["pattern"][part])
+        outputs |= {f"score{end}": score, f"chance{end}": np.array([chance])}
+    return outputs
+
+
+def reference_score(weights: NDArray[np.float64], pattern: NDArray[np.bool_]) -> tuple[NDArray[np.float64], float]:
+    """Return the scores (h) and the chance for weights (b, h, i, j) and a pattern (b, i, j), query by query.
+
+    Both are nan if no query has a key in the pattern.
+    """
+    found, by_chance = [], []
+    for maps, wanted in zip(weights, pattern, strict=True):
+        for query, keys in enumerate(wanted):
+            if keys.any():
+                found.append(maps[:, query, keys].sum(axis=1))
+                by_chance.append(keys.sum() / (query + 1))
+    if not found:
+        return np.full(weights.shape[1], np.nan), np.nan
+    return np.mean(found, axis=0), float(np.mean(by_chance))
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+MODEL_ANSWER = """\
+def pattern_score(weights, pattern):
+    b, h, n, _ = weights.shape
+    keys = pattern[:, None]  # (b, 1, i, j)
+    mass = (weights * keys).sum(dim=-1)  # (b, h, i)
+    count = pattern.any(dim=-1).sum()
+    score = mass.sum(dim=(0, 2)) / count
+    visible = torch.arange(1, n + 1, device=weights.device)  # (i,)
+    by_chance = pattern.sum(dim=-1) / visible  # (b, i)
+    chance = by_chance.sum() / count
+    return score, chance
+"""
+
+LINES = {
+    "keys": "pattern[:, None]  # (b, 1, i, j)",
+    "mass": "(weights * keys).sum(dim=-1)",
+    "count": "pattern.any(dim=-1).sum()",
+    "score": "mass.sum(dim=(0, 2)) / count",
+    "visible": "torch.arange(1, n + 1, device=weights.device)",
+    "by_chance": "pattern.sum(dim=-1) / visible",
+    "chance": "by_chance.sum() / count",
+    "returned": "return score, chance",
+}
+
+
+def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+    """Return the answer that computes some of its lines otherwise."""
+    return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
+
+
+UNREAD = "Queries that have a key in the pattern and do not read it are left out: they count, with a weight of 0."
+
+SCORE_MISTAKES = (
+    wrong(
+        "queries-without-a-key-counted",
+        "Queries without a key in the pattern count in the means: they could not have done what it says.",
+        count="b * n",
+    ),
+    wrong(
+        "queries-without-a-key-counted-in-the-score",
+        "The score counts queries that have no key in the pattern: they could not have done what it says.",
+        score="mass.mean(dim=(0, 2))",
+    ),
+    wrong("queries-that-read-no-key-left-out", UNREAD, count="(mass > 0).any(dim=1).sum()"),
+    wrong(
+        "queries-that-read-no-key-left-out-of-the-score",
+        UNREAD,
+        score="mass.sum(dim=(0, 2)) / (mass > 0).any(dim=1).sum()",
+    ),
+    wrong(
+        "queries-left-out-head-by-head",
+        "Each head is averaged over the queries that read a key: whether a query counts, the pattern alone tells.",
+        score="mass.sum(dim=(0, 2)) / (mass > 0).sum(dim=(0, 2))",
+    ),
+    wrong(
+        "queries-counted-by-the-first-head",
+        "What the first head reads decides which queries count: the pattern alone should.",
+        count="(mass[:, 0] > 0).sum()",
+    ),
+    wrong(
+        "mean-of-means",
+        "Each sequence gets a mean of its own, and these are averaged: the queries of the whole batch count alike.",
+        score="(mass.sum(dim=2) / pattern.any(dim=-1).sum(dim=1)[:, None]).nanmean(dim=0)",
+        chance="(by_chance.sum(dim=1) / pattern.any(dim=-1).sum(dim=1)).nanmean()",
+    ),
+    wrong(
+        "mean-of-means-in-the-score",
+        "The score averages the means of the sequences: the queries of the whole batch count alike.",
+        score="(mass.sum(dim=2) / pattern.any(dim=-1).sum(dim=1)[:, None]).nanmean(dim=0)",
+    ),
+    wrong(
+        "divided-by-keys",
+        "The sums are divided by the number of keys: it is the queries that are averaged.",
+        count="pattern.sum()",
+    ),
+    wrong(
+        "mean-over-keys",
+        "The weights on the keys of a query are averaged: a query that spreads its weight over them should not lose.",
+        mass="(weights * keys).sum(dim=-1) / keys.sum(dim=-1).clamp(min=1)",
+    ),
+    wrong(
+        "largest-key-only",
+        "Only the largest weight of a query counts: all keys of the pattern should.",
+        mass="(weights * keys).amax(dim=-1)",
+    ),
+    wrong(
+        "hits-counted",
+        "Only whether the most-read key is in the pattern counts: how much weight lies there is asked for.",
+        mass="keys.expand_as(weights).gather(-1, weights.argmax(dim=-1, keepdim=True))[..., 0] * 1.0",
+    ),
+    wrong(
+        "summed",
+        "The score is a sum over all queries: divide by how many have a key in the pattern.",
+        score="mass.sum(dim=(0, 2))",
+    ),
+    wrong(
+        "keys-in-place-of-queries",
+        "The pattern is transposed: its rows are queries, as those of the weights are.",
+        keys="pattern.mT[:, None]",
+    ),
+    wrong(
+        "softmax-twice",
+        "A softmax is applied to the weights: they are shares already, and the second one flattens them.",
+        mass="(weights.softmax(dim=-1) * keys).sum(dim=-1)",
+    ),
+    wrong(
+        "pattern-inverted",
+        "The score counts what the pattern leaves out: take the weight on its keys.",
+        keys="~pattern[:, None]",
+    ),
+    wrong(
+        "diagonal-left-out",
+        "Keys that are the query itself are left out of the score: the pattern says what counts.",
+        keys="pattern[:, None].tril(-1)",
+    ),
+    wrong(
+        "maps-averaged-first",
+        "The maps of the batch are averaged before they meet the pattern: every sequence has a pattern of its own.",
+        mass="(weights.mean(dim=0, keepdim=True) * keys).sum(dim=-1)",
+    ),
+    wrong(
+        "pattern-of-the-first-sequence",
+        "The pattern of the first sequence is used for all: every sequence has its own.",
+        keys="pattern[:1, None]",
+    ),
+    wrong(
+        "first-sequence-only",
+        "Only the first sequence counts in the score: the queries of the whole batch should.",
+        score="mass[0].sum(dim=1) / pattern[0].any(dim=-1).sum()",
+    ),
+    wrong(
+        "queries-of-one-sequence-counted",
+        "The sum over the whole batch is divided by the queries of one sequence.",
+        score="mass.sum(dim=(0, 2)) / pattern[-1].any(dim=-1).sum()",
+    ),
+    wrong(
+        "batch-viewed-as-heads",
+        "Batch and heads are exchanged by view or reshape, which swaps no axes: it cuts the numbers anew.",
+        score="mass.reshape(h, b, n).sum(dim=(1, 2)) / count",
+    ),
+    wrong(
+        "heads-averaged",
+        "The score is a mean over the heads: each has its own.",
+        score="(mass.mean(dim=1).sum() / count).expand(h)",
+    ),
+    wrong(
+        "sequences-kept",
+        "There is a score for every sequence: the queries of the whole batch make one for each head.",
+        score="mass.sum(dim=2) / count",
+    ),
+    wrong(
+        "batch-in-place-of-heads",
+        "There is a score for every sequence and none for the heads: sum over the other axis.",
+        score="mass.sum(dim=(1, 2)) / count",
+    ),
+)
+
+CHANCE_MISTAKES = (
+    wrong(
+        "chance-of-a-full-head",
+        "The chance is that of a head that sees everything: before a query stand fewer keys than n.",
+        by_chance="pattern.sum(dim=-1) / n",
+    ),
+    wrong(
+        "chance-without-the-query-itself",
+        "The chance leaves out that a query can read itself: how many keys does the first query see?",
+        visible="torch.arange(n, device=weights.device).clamp(min=1)",
+    ),
+    wrong(
+        "chance-with-one-key-too-many",
+        "The chance counts one visible key too many: the first query sees one, itself.",
+        visible="torch.arange(2, n + 2, device=weights.device)",
+    ),
+    wrong(
+        "chance-of-one-key",
+        "The chance is that of one key: a pattern with several keys gets as many shares.",
+        by_chance="pattern.any(dim=-1) / visible",
+    ),
+    wrong(
+        "chance-of-all-queries",
+        "The chance is a mean over all queries: only those that have a key in the pattern count.",
+        chance="by_chance.mean()",
+    ),
+    wrong(
+        "chance-of-all-pairs",
+        "The chance is the share of all visible pairs that are in the pattern: take the mean over queries.",
+        chance="pattern.sum() / (b * visible.sum())",
+    ),
+    wrong(
+        "chance-of-the-queries-counted",
+        "Visible keys and keys of the pattern are counted over the counted queries at once: divide query by query.",
+        chance="pattern.sum() / (pattern.any(dim=-1) * visible).sum()",
+    ),
+    wrong(
+        "chance-of-one-in-n",
+        "The chance is 1 / n, whatever the pattern is: it depends on its keys, and on where the queries stand.",
+        chance="torch.ones((), device=weights.device) / n",
+    ),
+    wrong(
+        "chance-mean-of-means",
+        "The chance averages the means of the sequences: the queries of the whole batch count alike.",
+        chance="(by_chance.sum(dim=1) / pattern.any(dim=-1).sum(dim=1)).nanmean()",
+    ),
+    wrong(
+        "chance-summed",
+        "The chance is a sum over all queries: divide by how many have a key in the pattern.",
+        chance="by_chance.sum()",
+    ),
+    wrong(
+        "chance-by-key",
+        "The chance divides by the place of the key: what a query can see depends on its own place.",
+        by_chance="(pattern / visible).sum(dim=-1)",
+    ),
+    wrong("exchanged", "Score and chance are exchanged.", returned="return chance.expand(h), score[0]"),
+    wrong(
+        "excess",
+        "The chance is subtracted from the score: return the two beside each other.",
+        returned="return score - chance, chance",
+    ),
+    wrong(
+        "ratio",
+        "The score is divided by the chance: return the two beside each other.",
+        returned="return score / chance, chance",
+    ),
+)
+
+MISBEHAVING = (
+    *aggregate_misbehaviours(MODEL_ANSWER, "pattern_score"),
+    wrong("pattern-changed", CHANGED, returned="pattern[:, 0] = False\n    return score, chance"),
+    wrong("one-score", "It has 0 axes instead of 1: one was lost or added on the way.", score="mass.sum() / count"),
+    wrong("score-alone", BOTH, returned="return score"),
+    wrong("nothing-returned", BOTH, returned="score, chance"),
+    wrong("chance-for-each-head", ONE_CHANCE, chance="(by_chance.sum() / count).expand(h)"),
+    wrong("chance-with-an-axis", ONE_CHANCE, chance="by_chance.sum(dim=(0, 1), keepdim=True)[0] / count"),
+    wrong("scores-as-a-list", "Return score as one tensor.", returned="return score.tolist(), chance"),
+    wrong("chance-in-words", "Return chance as one tensor.", returned="return score, str(chance.item())"),
+    wrong(
+        "heads-forgotten",
+        "Two shapes do not fit together there. Print the shape of each tensor just before that line.",
+        keys="pattern",
+    ),
+    wrong("subtracts-bools", ERROR, keys="(1 - pattern)[:, None]"),
+)
+
+RIGHT = {
+    "selected-queries": """\
+def pattern_score(weights, pattern):
+    has_key = pattern.any(dim=2)  # (b, i)
+    given = (weights * pattern.unsqueeze(1)).sum(dim=3).transpose(1, 2)[has_key]  # (queries, h)
+    i = torch.arange(weights.shape[2], device=weights.device)
+    expected = (pattern.sum(dim=2) / (i + 1))[has_key]  # (queries,)
+    return given.mean(dim=0), expected.mean()
+""",
+    "einsum": """\
+def pattern_score(weights, pattern):
+    wanted = pattern.to(weights.dtype)
+    n = weights.shape[-1]
+    uniform = torch.ones(n, n, dtype=weights.dtype, device=weights.device).tril()
+    uniform = uniform / uniform.sum(dim=1, keepdim=True)
+    queries = wanted.amax(dim=-1).sum()
+    by_chance = torch.einsum("ij,bij->bi", uniform, wanted)
+    return torch.einsum("bhij,bij->h", weights, wanted) / queries, by_chance.sum() / queries
+""",
+    "query-by-query": """\
+def pattern_score(weights, pattern):
+    b, h, n, _ = weights.shape
+    scores, chances = [], []
+    for sequence in range(b):
+        for query in range(n):
+            keys = pattern[sequence, query].nonzero()[:, 0]
+            if len(keys):
+                scores.append(weights[sequence, :, query, keys].sum(dim=-1))
+                chances.append(len(keys) / (query + 1))
+    return torch.stack(scores).mean(dim=0), sum(chances) / len(chances)
+""",
+    "a-uniform-head-more": """\
+def pattern_score(weights, pattern):
+    b, h, n, _ = weights.shape
+    uniform = torch.ones(b, 1, n, n, dtype=weights.dtype, device=weights.device).tril()
+    heads = torch.cat([weights, uniform / uniform.sum(dim=-1, keepdim=True)], dim=1)  # (b, h + 1, i, j)
+    mass = heads.masked_fill(~pattern[:, None], 0).sum(dim=-1)
+    scores = mass.sum(dim=(0, 2)) / pattern.any(dim=-1).sum()
+    return scores[:-1], scores[-1]
+""",
+    "head-by-head": """\
+def pattern_score(weights, pattern):
+    def mean_on_pattern(maps):  # (b, i, j)
+        mass = torch.where(pattern, maps, torch.zeros_like(maps)).sum(-1)
+        return mass[pattern.any(-1)].mean()
+
+    n = weights.size(-1)
+    visible = torch.arange(1.0, n + 1, device=weights.device)
+    uniform = (1 / visible)[None, :, None].expand(len(weights), n, n).to(weights.dtype)
+    return torch.stack([mean_on_pattern(weights[:, head]) for head in range(weights.size(1))]), mean_on_pattern(uniform)
+""",
+    "weighted-means": """\
+def pattern_score(weights, pattern):
+    counts = pattern.any(dim=-1).sum(dim=-1)  # (b,)
+    share = counts / counts.sum()
+    mass = (weights * pattern[:, None]).sum(dim=(2, 3))  # (b, h)
+    i = torch.arange(pattern.shape[1], device=pattern.device)
+    chance = (pattern / (i[:, None] + 1)).sum(dim=(1, 2))  # (b,)
+    safe = counts.clamp(min=1)
+    return ((mass / safe[:, None]) * share[:, None]).sum(dim=0), (chance / safe * share).sum()
+""",
+    "not-a-number-for-queries-without-a-key": """\
+def pattern_score(weights, pattern):
+    none = ~pattern.any(dim=-1)  # (b, i)
+    mass = (weights * pattern[:, None]).sum(-1).masked_fill(none[:, None], math.nan)  # (b, h, i)
+    chance = pattern.sum(-1) / torch.arange(1, pattern.shape[-1] + 1, device=weights.device)
+    return mass.transpose(0, 1).flatten(1).nanmean(dim=1), chance.masked_fill(none, math.nan).nanmean()
+""",
+    "matrix-products": """\
+def pattern_score(weights, pattern):
+    b, h, n, _ = weights.shape
+    flat = weights.transpose(0, 1).reshape(h, b * n * n)
+    wanted = pattern.reshape(-1).to(weights.dtype)
+    rows = torch.arange(n, device=weights.device).repeat_interleave(n).repeat(b)
+    queries = int(pattern.any(dim=-1).sum())
+    return [flat @ wanted / queries, (wanted / (rows + 1)).sum() / queries]
+""",
+    "places-of-the-pattern": """\
+@torch.no_grad()
+def pattern_score(weights, pattern):
+    sequence, query, key = pattern.nonzero(as_tuple=True)
+    queries = len(torch.stack([sequence, query]).unique(dim=1)[0])
+    given = weights[sequence, :, query, key]  # (keys, h)
+    return given.sum(dim=0) / queries, (1 / (query + 1)).sum() / queries
+""",
+    "numpy": """\
+import numpy as np
+
+
+def pattern_score(weights, pattern):
+    array, wanted = weights.cpu().numpy(), pattern.cpu().numpy()
+    has_key = wanted.any(axis=-1)
+    mass = np.where(wanted[:, None], array, 0).sum(axis=-1)
+    score = [float(mass[:, head][has_key].mean()) for head in range(array.shape[1])]
+    uniform = np.tri(array.shape[-1]) / np.arange(1, array.shape[-1] + 1)[:, None]
+    chance = (wanted * uniform).sum(axis=-1)[has_key].mean()
+    return torch.tensor(score, device=weights.device), chance.astype(np.float32)
+""",
+}
+
+PATTERN_SCORE_RECORD = ValueRecord(
+    public=PATTERN_SCORE,
+    title="How much a head does what a pattern says",
+    defines="pattern_score",
+    parts=(Part("pattern-score-check", 4, values),),
+    properties=(),
+    first_sizes=FIRST,
+    other_length=LONGER,
+    other_sizes=OTHER,
+    draw=draw,
+    reference=reference,
+    guards=("head_scores._PatternSums",),
+    model_answer=MODEL_ANSWER,
+    wrong=(*SCORE_MISTAKES, *CHANCE_MISTAKES),
+    misbehaving=MISBEHAVING,
+    right=RIGHT,
+)

@@ -1,0 +1,412 @@
+"""Exercise of topic 05: a head of which nothing is left but what depends on distance."""
+
+import random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grading.exercises.attention_maps import nothing_ahead
+from grading.exercises.offset_profile import (
+    FIRST,
+    LONGER,
+    OTHER,
+    aggregate_misbehaviours,
+    causal_weights,
+    reference_profile,
+)
+from grading.judge import values
+from grading.mistakes import ERROR
+from grading.properties import rows_sum_to_one
+from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
+from transformer_lm.checks.exercise import OTHER_LENGTH, OTHER_SIZES
+from transformer_lm.checks.head_aggregates import ALONE, POSITION_NULL
+
+
+def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
+    """Return the weights of a batch: every other query, but not the last, gives all of its weight to itself.
+
+    So no row of the profile's weights has a small sum, and a guard against division by 0, such as 1e-6, does little.
+    """
+    n = sizes["n"]
+    weights = causal_weights(rng, sizes["b"], sizes["h"], n)
+    weights[:, :, -2::-2] = np.eye(n)[-2::-2]
+    return {"weights": weights}
+
+
+def reference(case: Arrays) -> Arrays:
+    """Return what position leaves of the heads in the batch, and of the last one in its last sequence."""
+    return {"null": reference_null(case["weights"]), f"null{ALONE}": reference_null(case["weights"][-1:, -1:])}
+
+
+def reference_null(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the null of each head, (h, i, j), for weights (b, h, i, j), query by query."""
+    profile = reference_profile(weights)  # (h, n)
+    null = np.zeros(weights.shape[1:])
+    for query in range(null.shape[1]):
+        given = profile[:, query::-1]  # the first key is the furthest
+        null[:, query, : query + 1] = given / given.sum(axis=1, keepdims=True)
+    return null
+
+
+NOTHING_AHEAD = nothing_ahead("null", f"null{ALONE}")
+
+# --- answers ------------------------------------------------------------------------------------
+
+MODEL_ANSWER = """\
+def position_null(weights):
+    b, h, n, _ = weights.shape
+    means = [weights.diagonal(-k, dim1=2, dim2=3).mean(dim=(0, 2)) for k in range(n)]
+    profile = torch.stack(means, dim=1)  # (h, n)
+    places = torch.arange(n, device=weights.device)
+    distance = places[:, None] - places  # (i, j)
+    null = profile[:, distance.clamp(min=0)].tril()  # (h, i, j)
+    return null / null.sum(dim=-1, keepdim=True)
+"""
+
+LINES = {
+    "means": "weights.diagonal(-k, dim1=2, dim2=3).mean(dim=(0, 2))",
+    "profile": "torch.stack(means, dim=1)",
+    "distance": "places[:, None] - places",
+    "null": "profile[:, distance.clamp(min=0)].tril()",
+    "returned": "null / null.sum(dim=-1, keepdim=True)",
+}
+EACH_ALONE = "torch.stack([weights.diagonal(-k, dim1=2, dim2=3).mean(dim=2) for k in range(n)], dim=2)"
+
+
+def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+    """Return the answer that computes some of its lines otherwise."""
+    return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
+
+
+ROW_MISTAKES = (
+    wrong(
+        "not-renormalised",
+        "The rows are not made to sum to 1: near the beginning a query has fewer keys to share its weight among.",
+        returned="null",
+    ),
+    wrong(
+        "profile-renormalised",
+        "The profile is made to sum to 1, and the rows are not: only the last query sees all of it.",
+        returned="null / profile.sum(dim=1)[:, None, None]",
+    ),
+    wrong(
+        "columns-renormalised",
+        "The columns are made to sum to 1: it is the queries, the rows, that share out a weight of 1.",
+        returned="null / null.sum(dim=-2, keepdim=True)",
+    ),
+    wrong(
+        "maps-renormalised",
+        "The whole map is made to sum to 1: each row should.",
+        returned="null / null.sum(dim=(-2, -1), keepdim=True)",
+    ),
+    wrong(
+        "divided-by-the-largest",
+        "The rows are divided by their largest weight: they should sum to 1.",
+        returned="null / null.amax(dim=-1, keepdim=True)",
+    ),
+    wrong(
+        "divided-by-visible-keys",
+        "The rows are divided by the number of visible keys: divide by their sum.",
+        returned="null / (places[:, None] + 1)",
+    ),
+    wrong(
+        "softmax",
+        "The rows pass a softmax, which gives to the future and flattens the rest: divide by their sum.",
+        returned="null.softmax(dim=-1)",
+    ),
+    wrong(
+        "masked-softmax",
+        "The rows pass a softmax: the weights are shares already, so divide by their sum.",
+        returned="null.masked_fill(distance < 0, -math.inf).softmax(dim=-1)",
+    ),
+    wrong(
+        "rest-on-the-query-itself",
+        "What is missing to 1 is given to one key: all weights of a row grow by the same factor.",
+        returned="null + torch.diag_embed(1 - null.sum(dim=-1))",
+    ),
+    wrong(
+        "rest-shared-equally",
+        "What is missing to 1 is shared out equally: all weights of a row grow by the same factor.",
+        returned="null + ((1 - null.sum(dim=-1, keepdim=True)) / (places[:, None] + 1)).expand_as(null).tril()",
+    ),
+)
+
+FUTURE_MISTAKES = (
+    wrong(
+        "with-the-future",
+        "Keys after the query get what it gives to itself: nothing may be given to the future.",
+        null="profile[:, distance.clamp(min=0)]",
+    ),
+    wrong(
+        "mirrored",
+        "Keys after the query get as much as those before it: nothing may be given to the future.",
+        null="profile[:, distance.abs()]",
+    ),
+    wrong(
+        "wraps-around",
+        "Keys after the query get weights from the end of the profile: a negative index counts from there.",
+        null="profile[:, distance]",
+    ),
+    wrong(
+        "cut-after-normalising",
+        "The future is cut off after the rows were made to sum to 1: what it had is missing from the rest.",
+        null="profile[:, distance.abs()]",
+        returned="(null / null.sum(dim=-1, keepdim=True)).tril()",
+    ),
+    wrong(
+        "transposed",
+        "The map is transposed: rows are queries, and each reads what stands before it.",
+        returned="(null / null.sum(dim=-1, keepdim=True)).mT",
+    ),
+    wrong(
+        "transposed-before-normalising",
+        "Rows and columns are swapped: the distance is i - j, from the query in row i back to the key in column j.",
+        null="profile[:, distance.clamp(min=0)].tril().mT",
+    ),
+)
+
+PROFILE_MISTAKES = (
+    wrong(
+        "zeros-counted",
+        "The means count hidden entries as zeros: far distances, which few queries have, get too little.",
+        means="weights.diagonal(-k, dim1=2, dim2=3).sum(dim=(0, 2)) / (b * n)",
+    ),
+    wrong(
+        "backwards",
+        "The profile is read backwards: the query itself is at distance 0.",
+        null="profile.flip(1)[:, distance.clamp(min=0)].tril()",
+    ),
+    wrong(
+        "one-too-far",
+        "Each key gets the weight of the distance one further: the query itself is at distance 0.",
+        null="profile[:, (distance + 1).clamp(0, n - 1)].tril()",
+    ),
+    wrong(
+        "one-too-near",
+        "Each key gets the weight of the distance one nearer: only the query itself is at distance 0.",
+        null="profile[:, (distance - 1).clamp(min=0)].tril()",
+    ),
+    wrong(
+        "by-key",
+        "Weights are averaged by the position of the key: the distance from the query is meant.",
+        null="weights.mean(dim=(0, 2))[:, None].expand(h, n, n).tril()",
+    ),
+    wrong(
+        "mean-map",
+        "This is the mean map of each head, by the positions of query and key: average by their distance as well.",
+        null="weights.mean(dim=0)",
+    ),
+    wrong(
+        "uniform",
+        "This is a uniform head: what the head gives to each distance on average should stay.",
+        null="torch.ones_like(weights[0]).tril()",
+    ),
+    wrong(
+        "last-query-only",
+        "What the last query gives to each distance is taken for all: average over every query that has such a key.",
+        means="weights.diagonal(-k, dim1=2, dim2=3)[:, :, -1].mean(dim=0)",
+    ),
+    wrong(
+        "largest",
+        "The largest weight at each distance is taken in place of the mean.",
+        means="weights.diagonal(-k, dim1=2, dim2=3).amax(dim=(0, 2))",
+    ),
+    wrong(
+        "softmax-twice",
+        "A softmax is applied to the weights: they are shares already, and the second one flattens them.",
+        means="weights.softmax(dim=-1).diagonal(-k, dim1=2, dim2=3).mean(dim=(0, 2))",
+    ),
+    wrong(
+        "itself-left-out",
+        "The query itself is left out: distance 0 is a distance as any other, and the first query has no other.",
+        null="profile[:, distance.clamp(min=0)].tril(-1)",
+        returned="null / null.sum(dim=-1, keepdim=True).clamp(min=1e-9)",
+    ),
+)
+
+BATCH_MISTAKES = (
+    wrong(
+        "first-sequence-only",
+        "Only the first sequence makes the null: take the means over the whole batch.",
+        means="weights[:1].diagonal(-k, dim1=2, dim2=3).mean(dim=(0, 2))",
+    ),
+    wrong(
+        "sequences-kept",
+        "Each sequence has a null of its own: take the means over the whole batch, one null for each head.",
+        profile=EACH_ALONE,
+        null="profile[:, :, distance.clamp(min=0)].tril()",
+    ),
+    wrong(
+        "nulls-averaged",
+        "The nulls of the sequences are averaged: average their weights by distance, then make one null.",
+        profile=EACH_ALONE,
+        null="profile[:, :, distance.clamp(min=0)].tril()",
+        returned="(null / null.sum(dim=-1, keepdim=True)).mean(dim=0)",
+    ),
+    wrong(
+        "heads-averaged",
+        "All heads have one and the same null: each gives to distances in its own way.",
+        profile="torch.stack(means, dim=1).mean(dim=0).expand(h, n)",
+    ),
+    wrong(
+        "one-for-all-heads",
+        "There is one null for all heads: each gives to distances in its own way.",
+        profile="torch.stack(means, dim=1).mean(dim=0)",
+        null="profile[distance.clamp(min=0)].tril()",
+    ),
+    wrong(
+        "batch-and-heads-exchanged",
+        "There is a null for each sequence, averaged over the heads: it should be the other way round.",
+        means="weights.diagonal(-k, dim1=2, dim2=3).mean(dim=(1, 2))",
+    ),
+    wrong(
+        "batch-viewed-as-heads",
+        "Batch and heads are exchanged by view or reshape, which swaps no axes: it cuts the numbers anew.",
+        means="weights.reshape(h, b, n, n).diagonal(-k, dim1=2, dim2=3).mean(dim=(1, 2))",
+    ),
+    wrong("profile-returned", "This is the profile: make a map of it, for every query and key.", returned="profile"),
+)
+
+MISBEHAVING = (
+    *aggregate_misbehaviours(MODEL_ANSWER, "position_null"),
+    wrong("fixed-length", OTHER_LENGTH, null="profile[:, distance.clamp(0, 6)].tril()"),
+    wrong("at-most-thirteen", OTHER_SIZES, null="profile[:, distance.clamp(0, 12)].tril()"),
+    wrong("future-a-little", NOTHING_AHEAD.hint, returned="(null + 1e-8) / (null + 1e-8).sum(dim=-1, keepdim=True)"),
+    wrong("profile-of-floats", ERROR, null="profile[:, distance.clamp(min=0) * 1.0].tril()"),
+    edited(
+        "nothing-returned",
+        "Return null as one tensor.",
+        MODEL_ANSWER,
+        (f"return {LINES['returned']}", LINES["returned"]),
+    ),
+    wrong("list-of-heads", "Return null as one tensor.", returned="list(null / null.sum(dim=-1, keepdim=True))"),
+)
+
+RIGHT = {
+    "on-a-function-of-its-own": """\
+def profile_of(weights):
+    return torch.stack([weights.diagonal(-k, 2, 3).mean((0, 2)) for k in range(weights.shape[-1])], dim=-1)
+
+
+def position_null(weights):
+    profile = profile_of(weights)
+    i = torch.arange(profile.shape[1], device=weights.device)
+    null = torch.where(i[:, None] >= i, profile[:, (i[:, None] - i).abs()], 0)
+    return F.normalize(null, p=1, dim=-1)
+""",
+    "query-by-query": """\
+def position_null(weights):
+    b, h, n, _ = weights.shape
+    mean_map = weights.mean(dim=0)
+    profile = torch.stack([mean_map.diagonal(-k, 1, 2).mean(dim=1) for k in range(n)], dim=1)
+    null = torch.zeros_like(mean_map)
+    for i in range(n):
+        row = profile[:, : i + 1].flip(1)
+        null[:, i, : i + 1] = row / row.sum(dim=1, keepdim=True)
+    return null
+""",
+    "diagonals-filled": """\
+def position_null(weights):
+    mean_map = weights.mean(dim=0)  # (h, i, j)
+    null = torch.zeros_like(mean_map)
+    for k in range(mean_map.shape[-1]):
+        null.diagonal(-k, 1, 2)[:] = mean_map.diagonal(-k, 1, 2).mean(dim=1, keepdim=True)
+    return null / null.sum(dim=2, keepdim=True)
+""",
+    "sum-of-diagonals": """\
+def position_null(weights):
+    n = weights.shape[-1]
+    null = 0
+    for k in range(n):
+        mean = weights.diagonal(-k, 2, 3).mean(dim=(0, 2))  # (h,)
+        null = null + torch.diag(torch.ones(n - k, device=weights.device), -k) * mean[:, None, None]
+    return null / null.sum(-1)[..., None]
+""",
+    "pair-by-pair": """\
+def position_null(weights):
+    b, h, n, _ = weights.shape
+    sums, counts = [0.0] * n, [0] * n
+    for i in range(n):
+        for j in range(i + 1):
+            sums[i - j] = sums[i - j] + weights[:, :, i, j].sum(dim=0)
+            counts[i - j] += b
+    null = torch.zeros(h, n, n, dtype=weights.dtype, device=weights.device)
+    for i in range(n):
+        for j in range(i + 1):
+            null[:, i, j] = sums[i - j] / counts[i - j]
+    return null / null.sum(dim=-1, keepdim=True)
+""",
+    "masked-means": """\
+def position_null(weights):
+    n = weights.shape[-1]
+    null = torch.zeros(weights.shape[1:], dtype=weights.dtype, device=weights.device)
+    i, j = torch.arange(n, device=weights.device).unsqueeze(1), torch.arange(n, device=weights.device)
+    for k in range(n):
+        null[:, i - j == k] = weights[:, :, i - j == k].mean(dim=(0, 2)).unsqueeze(1)
+    return null.div(null.sum(dim=-1, keepdim=True))
+""",
+    "windows": """\
+def position_null(weights):
+    b, h, n, _ = weights.shape
+    profile = torch.stack([torch.diagonal(weights, -k, 2, 3).sum((0, 2)) / (b * (n - k)) for k in range(n)], dim=1)
+    padded = F.pad(profile.flip(1), (0, n - 1))  # (h, 2n - 1): the furthest first, then nothing
+    null = padded.unfold(1, n, 1).flip(1)  # (h, i, j): one place further to the right for each query before
+    return null / null.sum(dim=-1, keepdim=True)
+""",
+    "one-hot": """\
+def position_null(weights):
+    n = weights.shape[-1]
+    i = torch.arange(n, device=weights.device)
+    at = ((i[:, None] - i)[None] == i[:, None, None]).to(weights.dtype)  # (k, i, j)
+    profile = torch.einsum("bhij,kij->hk", weights, at) / (len(weights) * at.sum(dim=(1, 2)))
+    null = torch.einsum("hk,kij->hij", profile, at)
+    return torch.einsum("hij,hi->hij", null, 1 / null.sum(dim=-1))
+""",
+    "logarithms": """\
+def position_null(weights):
+    n = weights.shape[-1]
+    i = torch.arange(n, device=weights.device)
+    profile = torch.stack([weights.diagonal(-k, 2, 3).mean((0, 2)) for k in i.tolist()], dim=-1)
+    scores = profile.log()[:, (i[:, None] - i).clamp(min=0)].masked_fill(i[:, None] < i, -math.inf)
+    return scores.softmax(dim=-1)
+""",
+    "guarded": """\
+def position_null(weights):
+    mean_map = weights.mean(dim=0)
+    null = torch.zeros_like(mean_map)
+    for k in range(mean_map.shape[-1]):
+        null += torch.diag_embed(mean_map.diagonal(-k, 1, 2).mean(-1, keepdim=True).expand(-1, len(null[0]) - k), -k)
+    return null / (null.sum(dim=-1, keepdim=True) + 1e-7)
+""",
+    "numpy": """\
+import numpy as np
+
+
+def position_null(weights):
+    mean_map = weights.cpu().numpy().mean(axis=0)
+    h, n, _ = mean_map.shape
+    null = np.zeros_like(mean_map)
+    for k in range(n):
+        places = np.arange(n - k)
+        null[:, places + k, places] = mean_map[:, places + k, places].mean(axis=1, keepdims=True)
+    return torch.from_numpy(null / null.sum(axis=2, keepdims=True)).to(weights.device)
+""",
+}
+
+POSITION_NULL_RECORD = ValueRecord(
+    public=POSITION_NULL,
+    title="What position alone explains",
+    defines="position_null",
+    parts=(Part("position-null-check", 4, values),),
+    properties=(rows_sum_to_one("null"), NOTHING_AHEAD),
+    first_sizes=FIRST,
+    other_length=LONGER,
+    other_sizes=OTHER,
+    draw=draw,
+    reference=reference,
+    guards=("head_scores.by_distance",),
+    model_answer=MODEL_ANSWER,
+    wrong=(*ROW_MISTAKES, *FUTURE_MISTAKES, *PROFILE_MISTAKES, *BATCH_MISTAKES),
+    misbehaving=MISBEHAVING,
+    right=RIGHT,
+)

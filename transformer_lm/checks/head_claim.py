@@ -1,0 +1,245 @@
+"""Check of topic 05: a claim about one head of a trained model, with the numbers that speak for it.
+
+Students measure and claim; the check measures the same on validation text, grading on text drawn for each submission.
+This file holds what a claim must look like, how it is measured, and how far from the measured numbers it may be.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from transformer_lm.ablation import LossChange, ablate_heads
+from transformer_lm.alphabet import Alphabet
+from transformer_lm.checks.plain import MANY, is_number, listed, plain, told
+from transformer_lm.checks.report import CheckFailed, passed
+from transformer_lm.corpora import load_toy
+from transformer_lm.head_scores import BY_PLACE, EXCESS, INDUCTION, SCORE, HeadSums, PatternScore
+from transformer_lm.lm import random_slices
+from transformer_lm.patterns import PATTERNS
+from transformer_lm.recording import record_attention
+from transformer_lm.repeats import repeated_tokens
+from transformer_lm.tokenizers import Tokenizer
+from transformer_lm.trained import load_trained
+
+TEXTS = 128  # sequences to measure on
+AT_ONCE = 32
+SEED = 5  # of the slices that the check takes
+TEXT = 40  # characters of the name of a pattern
+
+# How far from what is measured a number may be, since texts differ; of a change of the loss, a share of it is added.
+# In grading, limits are wider, so that nobody who passes the check just so is refused. tests/test_head_claim.py
+# measures that honest claims hold on every text.
+NEAR = {"score": 0.03, "chance": 0.015, "null": 0.02}
+NEAR_CHANGE, NEAR_SHARE = 0.02, 0.1
+LENIENT, LOWERED = 1.3, 0.02  # how many times as far, and by how much a score and its excess may be too small
+ALIKE = 0.02
+NEEDED = 0.01  # nats: with less, nothing depends on the head
+
+NUMBERS = ("score", "chance", "null", "loss_change")
+ENTRIES = ("layer", "head", "pattern", *NUMBERS)
+MEASURE = "Measure this head with measure_heads, on slices of validation text as long as the model's context."
+MEASURE_REPEATS = "Measure this head with measure_heads: for induction it takes repeated random text by itself."
+ABLATE = 'Ablate this head alone with how="mean", and serves: the positions that have a key of the pattern.'
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a claim says: that a head does this, and what was measured of it."""
+
+    layer: int
+    head: int
+    pattern: str
+    score: float
+    chance: float
+    null: float
+    loss_change: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured of the pattern, for all heads, and of the loss without the head of the claim."""
+
+    scores: PatternScore
+    losses: LossChange
+
+
+@dataclass(frozen=True)
+class ClaimExercise:
+    """What everybody may know about an exercise that asks for a claim about a head of a trained model."""
+
+    id: str
+    name: str
+    trained: str
+
+    def check(self, claim: object, part: Callable[[Claim, Found], None], right: str) -> None:
+        """Print one line, what is right, if a part of a claim holds on validation text, else raise CheckFailed."""
+        read = self.read(plain(claim, texts=TEXT))
+        part(read, _found_in_validation(self, read))
+        passed(self.id, right)
+
+    def model(self) -> tuple[nn.Module, Tokenizer]:
+        """Return the model that claims are about, and its tokenizer."""
+        return _loaded(self.trained)
+
+    def read(self, claim: object) -> Claim:
+        """Return what a plain claim says, or raise CheckFailed if anything in it can't be."""
+        if not isinstance(claim, Mapping):
+            raise self._failed(self.name, told(claim), "a dictionary", "Fill in the dictionary that was given.")
+        if set(claim) != set(ENTRIES):
+            hint = "A claim has the head, its pattern and four numbers, under the names that were given."
+            raise self._failed(self.name, f"entries {listed(claim)}", f"entries {listed(ENTRIES)}", hint)
+        model, _ = self.model()
+        sizes = {"layer": model.config.num_layers, "head": model.config.num_heads}
+        places = {name: self._place(name, claim[name], size) for name, size in sizes.items()}
+        self._check_name(claim["pattern"])
+        numbers = {name: self._number(name, claim[name]) for name in NUMBERS}
+        return Claim(**places, pattern=claim["pattern"], **numbers)
+
+    def check_numbers(self, claim: Claim, found: Found, lenient: bool = False) -> None:
+        """Raise CheckFailed unless score, chance and null are what is measured."""
+        scores, place = found.scores, (claim.layer, claim.head)
+        measured = {"score": scores.score[place].item(), "chance": scores.chance, "null": scores.null[place].item()}
+        limits = {name: limit * (LENIENT if lenient else 1) for name, limit in NEAR.items()}
+        off = [name for name, number in measured.items() if not abs(getattr(claim, name) - number) <= limits[name]]
+        if not off:
+            return
+        hint = MEASURE_REPEATS if claim.pattern == INDUCTION else MEASURE
+        if (((scores.score - claim.score).abs() < ALIKE) & ((scores.null - claim.null).abs() < ALIKE)).any():
+            hint = "Another head has these numbers: layers and heads are counted from 0, and the layer comes first."
+        excess = measured["score"] - scores.baseline(claim.pattern in BY_PLACE)[place].item()
+        if off == ["score"] and abs(claim.score - excess) < ALIKE:
+            hint = "This is by how much the score exceeds its baseline: give the score itself."
+        exchanged = abs(claim.chance - measured["null"]) < ALIKE and abs(claim.null - scores.chance) < ALIKE
+        if exchanged and "score" not in off:
+            hint = "Chance and null are exchanged: chance is what a uniform head would get, the same for all heads."
+        yours = ", ".join(f"{name} {getattr(claim, name):.6g}" for name in off)
+        expected = ", ".join(f"{name} within {limits[name]:.2g}" for name in off)
+        raise self._failed("the numbers", yours, f"{expected} of what is measured", hint)
+
+    def check_pattern(self, claim: Claim, found: Found, lenient: bool = False) -> None:
+        """Raise CheckFailed unless the head does what is claimed: its score is large, and far above its baseline."""
+        scores, place, slack = found.scores, (claim.layer, claim.head), LOWERED if lenient else 0
+        score, baseline = scores.score[place].item(), scores.baseline(claim.pattern in BY_PLACE)[place].item()
+        if score >= SCORE - slack and score - baseline >= EXCESS - slack:
+            return
+        if not score >= SCORE - slack:
+            hint = "The head gives little to the keys of this pattern: find one that gives more, or what this one does."
+        elif not score - scores.chance >= EXCESS - slack:
+            hint = "A head that reads everything alike would get nearly as much: compare the score with chance."
+        else:
+            hint = "Position alone explains this score: compare it with the null."
+        expected = f"a score of {SCORE} or more, and {EXCESS} or more above its baseline"
+        yours = f"head {claim.head} of layer {claim.layer} does not stand out by this pattern"
+        raise self._failed(f"the pattern {claim.pattern}", yours, expected, hint)
+
+    def check_ablation(self, claim: Claim, found: Found, lenient: bool = False) -> None:
+        """Raise CheckFailed unless the loss rises as claimed without the head, where a key of the pattern is there."""
+        change, losses = claim.loss_change, found.losses
+
+        def limit(measured: float) -> float:
+            return (NEAR_CHANGE + NEAR_SHARE * abs(measured)) * (LENIENT if lenient else 1)
+
+        def near(measured: float) -> bool:
+            return abs(change - measured) <= limit(measured)
+
+        if near(losses.served_change) and min(change, losses.served_change) >= NEEDED:
+            return
+        hint = ABLATE
+        if losses.served_change < NEEDED:
+            hint = "Nothing that the model predicts there depends on this head: choose one that it needs."
+        elif near(-losses.served_change) and change < 0:
+            hint = "The sign is wrong: a change is the loss without the head, minus the loss with it."
+        elif abs(change - losses.change) < abs(change - losses.served_change) / 2:
+            hint = "This is the change over all predictions: give that at the positions that have a key of the pattern."
+        elif near(losses.served_loss) or near(losses.served_loss + losses.served_change):
+            hint = "This is a loss: by how much it rises is asked for."
+        expected = f"within {limit(losses.served_change):.1g} of what is measured, and at least {NEEDED}"
+        raise self._failed("loss_change", f"{change:.6g}", expected, hint)
+
+    def _place(self, name: str, value: object, size: int) -> int:
+        """Return the number of a layer or head if there is one."""
+        if not is_number(value) or not 0 <= value < size or value != int(value):
+            hint = "Layers and heads are counted from 0, and the layer comes first."
+            raise self._failed(name, told(value), f"a whole number from 0 to {size - 1}", hint)
+        return int(value)
+
+    def _check_name(self, pattern: object) -> None:
+        if not isinstance(pattern, str) or pattern not in PATTERNS:
+            hint = f"Patterns are {', '.join(PATTERNS)}."
+            raise self._failed("pattern", told(pattern) or "an empty text", "the name of a pattern", hint)
+
+    def _number(self, name: str, value: object) -> float:
+        """Return a number if it is one; a share lies between 0 and 1."""
+        share = name != "loss_change"
+        if not is_number(value) or not (0 <= value <= 1 if share else abs(value) < MANY):
+            if share:
+                hint = "Scores are shares of the weight: numbers between 0 and 1, not percentages or texts."
+            else:
+                hint = "The change of a loss is one number, in nats."
+            raise self._failed(name, told(value), "a number between 0 and 1" if share else "a number", hint)
+        return float(value)
+
+    def _failed(self, what: str, yours: str, expected: str, hint: str) -> CheckFailed:
+        return CheckFailed(f"{what} in {self.name}" if what != self.name else what, yours, expected, hint)
+
+
+def measured(model: nn.Module, tokenizer: Tokenizer, claim: Claim, text: Tensor, generator: torch.Generator) -> Found:
+    """Return what is measured of the claimed pattern on a text; for induction, on repeated random text of its size.
+
+    Shapes:
+        text  (b, n + 1)
+    """
+    if claim.pattern == INDUCTION:
+        text = repeated_tokens(tokenizer.vocab_size, *text.shape, generator)
+    alphabet, pattern = Alphabet.of(tokenizer), PATTERNS[claim.pattern]
+    sums = HeadSums(alphabet, {claim.pattern: pattern})
+    for tokens in text[:, :-1].split(AT_ONCE):
+        sums.add(record_attention(model, tokens), tokens)
+    losses = ablate_heads(
+        model,
+        text.split(AT_ONCE),
+        heads=[(claim.layer, claim.head)],
+        serves=lambda tokens: pattern(tokens, alphabet).any(dim=-1),
+        progress=False,
+    )
+    return Found(sums.measured().patterns[claim.pattern], losses[claim.layer, claim.head])
+
+
+@functools.cache
+def _loaded(name: str) -> tuple[nn.Module, Tokenizer]:
+    return load_trained(name)
+
+
+@functools.lru_cache(maxsize=8)
+def _found_in_validation(exercise: ClaimExercise, claim: Claim) -> Found:
+    """Return what is measured of a claim on validation text: once, and not for each part of it anew."""
+    model, tokenizer = exercise.model()
+    generator = torch.Generator().manual_seed(SEED)
+    text = random_slices(_validation(), TEXTS, model.config.max_len + 1, generator)
+    return measured(model, tokenizer, claim, text, generator)
+
+
+@functools.cache
+def _validation() -> Tensor:
+    return load_toy().validation
+
+
+HEAD_CLAIM = ClaimExercise("head-claim", "claim", trained="toy")
+
+
+def head_claim_numbers(claim: object) -> None:
+    """Check score, chance and null in the student's claim about a head, on validation text."""
+    HEAD_CLAIM.check(claim, HEAD_CLAIM.check_numbers, "score, chance and null are as measured.")
+
+
+def head_claim_pattern(claim: object) -> None:
+    """Check that the head in the student's claim does what it says, on validation text."""
+    HEAD_CLAIM.check(claim, HEAD_CLAIM.check_pattern, "the head does that.")
+
+
+def head_claim_ablation(claim: object) -> None:
+    """Check the change of the loss in the student's claim about a head, on validation text."""
+    HEAD_CLAIM.check(claim, HEAD_CLAIM.check_ablation, "without the head, the loss rises as claimed.")
