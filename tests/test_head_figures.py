@@ -42,6 +42,12 @@ def test_every_head_has_a_line_by_distance():
     assert_drawn_without_a_warning(ax.figure)
 
 
+def test_distances_are_whole_numbers():
+    ax = plot_profile(torch.rand(2, 21))
+    ax.figure.canvas.draw()
+    assert all(tick == int(tick) for tick in ax.get_xticks())
+
+
 def test_no_two_of_many_heads_look_alike():
     lines = plot_profile(torch.rand(16, 3)).get_lines()
     assert len({(to_hex(line.get_color()), line.get_linestyle()) for line in lines}) == 16

@@ -12,6 +12,7 @@ from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from transformer_lm.head_scores import EXCESS, SCORE
@@ -38,6 +39,7 @@ def plot_profile(profile: Tensor, ax: Axes | None = None) -> Axes:
     for head, by_distance in enumerate(shares):
         ax.plot(by_distance, label=f"head {head}", marker=".", markersize=4, clip_on=False)
     ax.set(xlabel="how far back: i - j", ylabel="mean weight", ylim=(0, 1))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))  # there is no half a position
     ax.legend()
     return ax
 
