@@ -158,6 +158,16 @@ def test_a_check_does_not_tell_what_is_measured():
     assert "0.8" not in str(failed.value)
 
 
+def test_what_is_expected_of_a_change_is_the_same_whatever_is_measured():
+    expected = set()
+    for change in (0.1, 5.0):
+        found = Found(measured_scores(0.7, 0.1, 0.2).scores, LossChange(1.0, change, 1.0, change))
+        with pytest.raises(CheckFailed) as failed:
+            HEAD_CLAIM.check_ablation(Claim(0, 0, "first", 0.7, 0.1, 0.2, 9.0), found)
+        expected.add(failed.value.expected)
+    assert len(expected) == 1
+
+
 @pytest.mark.parametrize("wrong", RECORD.misbehaving, ids=lambda wrong: wrong.name)
 def test_a_wrong_claim_fails_its_parts_on_every_text(wrong):
     for seed in range(3):

@@ -137,13 +137,10 @@ class ClaimExercise:
 
     def check_ablation(self, claim: Claim, found: Found, lenient: bool = False) -> None:
         """Raise CheckFailed unless the loss rises as claimed without the head, where a key of the pattern is there."""
-        change, losses = claim.loss_change, found.losses
-
-        def limit(measured: float) -> float:
-            return (NEAR_CHANGE + NEAR_SHARE * abs(measured)) * (LENIENT if lenient else 1)
+        change, losses, scale = claim.loss_change, found.losses, LENIENT if lenient else 1
 
         def near(measured: float) -> bool:
-            return abs(change - measured) <= limit(measured)
+            return abs(change - measured) <= scale * (NEAR_CHANGE + NEAR_SHARE * abs(measured))
 
         if near(losses.served_change) and min(change, losses.served_change) >= NEEDED:
             return
@@ -156,7 +153,8 @@ class ClaimExercise:
             hint = "This is the change over all predictions: give that at the positions that have a key of the pattern."
         elif near(losses.served_loss) or near(losses.served_loss + losses.served_change):
             hint = "This is a loss: by how much it rises is asked for."
-        expected = f"within {limit(losses.served_change):.1g} of what is measured, and at least {NEEDED}"
+        near_by = f"within {scale * NEAR_CHANGE:.2g} plus {scale * NEAR_SHARE:.0%} of it"
+        expected = f"what is measured, {near_by}, and at least {NEEDED}"
         raise self._failed("loss_change", f"{change:.6g}", expected, hint)
 
     def _place(self, name: str, value: object, size: int) -> int:
