@@ -199,9 +199,9 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ([], r"a tokenizer must be a table with a kind, one of characters, bytes, got \[\]\."),
-        ({}, r"must be a table with a kind, one of characters, bytes, got \{\}\."),
-        ({"kind": "words"}, "got {'kind': 'words'}"),
+        ([], r"a tokenizer must be a table with a kind, one of characters, bytes, words, byte-pairs, pair, got \[\]\."),
+        ({}, r"must be a table with a kind, one of characters, bytes, words, byte-pairs, pair, got \{\}\."),
+        ({"kind": "syllables"}, "got {'kind': 'syllables'}"),
         ({"kind": ["bytes"]}, r"got {'kind': \['bytes'\]}"),
         ({"kind": "bytes", "characters": "ab"}, "a table must have kind 'bytes' and nothing else, got "),
         ({"kind": "characters"}, "a table must have kind 'characters', characters, unknown and nothing else, got "),

