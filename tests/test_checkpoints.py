@@ -194,13 +194,13 @@ def test_random_bytes_and_texts_are_refused(path):
 
 def test_a_file_of_other_tensors_is_refused(path):
     save_file({"x": torch.ones(2)}, path)
-    assert_refused(path, "must hold a language model: its header has no 'config'")
+    assert_refused(path, "must hold a model of this course: its header has no 'config'")
 
 
 @pytest.mark.parametrize("entry", ["config", "tokenizer"])
 def test_a_header_without_config_or_tokenizer_is_refused(path, entry):
     rewrite(path, **{entry: None})
-    assert_refused(path, f"must hold a language model: its header has no '{entry}'")
+    assert_refused(path, f"must hold a model of this course: its header has no '{entry}'")
 
 
 @pytest.mark.parametrize(
@@ -209,17 +209,20 @@ def test_a_header_without_config_or_tokenizer_is_refused(path, entry):
         ("config", "{", "Expecting property name"),
         ("config", "[1]", "vocab_size"),
         ("config", json.dumps(asdict(CONFIG) | {"num_heads": 5}), "num_heads must divide hidden"),
-        ("config", json.dumps(asdict(CONFIG) | {"heads": 5}), "got 'heads'"),
+        ("config", json.dumps(asdict(CONFIG) | {"heads": 5}), "settings among bias, .*, got 'heads'"),
+        ("config", json.dumps({"hidden": 12}), "got no vocab_size"),
+        ("model", "TransformerEncoderDecoder", "got 'bias'"),
+        ("model", "Perceptron", "model must be one of TransformerLM, .*, got 'Perceptron'"),
         ("config", json.dumps(asdict(CONFIG) | {"dropout": "a"}), "dropout must be"),
         ("config", json.dumps(asdict(CONFIG) | {"vocab_size": 7}), "config and tokenizer must agree, got 7 and 6"),
         ("tokenizer", json.dumps({"kind": "bytes"}), "config and tokenizer must agree, got 6 and 256"),
-        ("tokenizer", json.dumps({"kind": "words"}), "a tokenizer must be a table with a kind"),
+        ("tokenizer", json.dumps({"kind": "syllables"}), "a tokenizer must be a table with a kind"),
         ("tokenizer", "null", "a tokenizer must be a table with a kind"),
     ],
 )
 def test_a_header_that_makes_no_sense_is_refused(path, entry, table, words):
     rewrite(path, **{entry: table})
-    assert_refused(path, f"must hold a language model: .*{words}")
+    assert_refused(path, f"must hold a model of this course: .*{words}")
 
 
 @pytest.mark.parametrize(

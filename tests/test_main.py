@@ -19,6 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformer_lm.__main__ import main
 from transformer_lm.checkpoints import load_checkpoint, load_model, newest_checkpoint
 from transformer_lm.sampling import sampled_text
+from transformer_lm.trained import FOLDER
 
 SMALL = ["--max-len=8", "--hidden=12", "--num-layers=1", "--num-heads=3", "--batch-size=4", "--device=cpu"]
 
@@ -226,3 +227,12 @@ def test_a_prompt_and_a_text_to_continue_are_one_too_many(run, capsys):
     with pytest.raises(SystemExit):
         main(["sample", str(run), "--prompt=a", "--data=toy"])
     assert "not allowed with argument" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["sample", "heads"])
+def test_a_model_that_translates_is_refused_in_one_sentence(command, capsys):
+    path = FOLDER / "lorin.safetensors"
+    assert main([command, str(path), *(["toy"] if command == "heads" else [])]) == 1
+    assert capsys.readouterr().err == (
+        f"{command}: model must be a language model, got TransformerEncoderDecoder in {path}.\n"
+    )

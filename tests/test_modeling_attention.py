@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from numpy_attention import multi_head_attention
+from numpy_attention import attend, multi_head_attention
 from torch import Tensor, nn
 
 from transformer_lm import (
@@ -19,6 +19,7 @@ from transformer_lm import (
     modeling_attention,
 )
 from transformer_lm.attention import create_causal_mask, create_kqv_parameters, multi_head_attention_layer
+from transformer_lm.modeling_attention import CrossAttention, MultiHeadCrossAttention
 from transformer_lm.shapes import ShapeError
 
 LAYERS = ("q", "k", "v", "mix")
@@ -43,6 +44,8 @@ class Problem(NamedTuple):
     def mask(self):
         """Return (b, i, j), True where query i may read key j."""
         b, n, _ = self.x.shape
+        if self.visible is not None and self.visible.dim() == 3:
+            return self.visible.tril() if self.causal else self.visible
         mask = torch.ones(b, n, n, dtype=torch.bool) if self.visible is None else self.visible[:, None].repeat(1, n, 1)
         return mask.tril() if self.causal else mask
 
@@ -134,6 +137,25 @@ def test_module_equals_torch_multihead_attention_with_gradients(kind, **sizes):
     twin = nn.MultiheadAttention(width, problem.num_heads, batch_first=True, dtype=x.dtype)
     output, weights = torch.func.functional_call(twin, same_weights, (x, x, x), options)
     assert_same(problem.solutions(), (problem.solved(output, weights.flatten(0, 1)),) * 2)
+
+
+@each_kind
+def test_module_with_a_mask_of_its_own_for_each_query_equals_numpy_with_gradients(kind):
+    problem = make_problem(kind)
+    visible = (torch.rand(2, 5, 5) < 0.4) | torch.eye(5, dtype=torch.bool)
+    problem = problem._replace(visible=visible)
+    parameters = {name: parameter.detach().numpy() for name, parameter in problem.parameters().items()}
+    x, mask, upstream = (tensor.detach().numpy() for tensor in (problem.x, problem.mask(), problem.upstream))
+    theirs = multi_head_attention(x, parameters, problem.num_heads, mask, upstream)
+    for ours in problem.solutions():
+        assert_same(ours, {name: torch.as_tensor(theirs[name]) for name in ours})
+
+
+@each_kind
+def test_a_mask_for_each_query_that_says_the_same_as_padding_gives_the_same(kind):
+    problem = make_problem(kind, padded=True)
+    for_each = problem._replace(visible=problem.visible[:, None].repeat(1, 5, 1))
+    assert_same(for_each.solutions(), problem.solutions())
 
 
 @each_kind_of_many_heads
@@ -256,6 +278,117 @@ def test_inputs_may_have_any_strides_and_stay_as_they_were(kind):
     assert torch.equal(strided.visible, problem.visible)
 
 
+# ------------------------------------------------------------------ from one sequence to another, of 6 positions
+
+
+def make_cross(kind, padded, dropout=0.0):
+    """Return a module, x (b, n, d), memory (b, m, dm) and which of its positions are visible."""
+    torch.manual_seed(0)
+    d, dm = (7, 8) if kind == "one head" else (12, 12)
+    module = CrossAttention(d, dm, 4) if kind == "one head" else MultiHeadCrossAttention(12, 3, dropout)
+    x, memory = (torch.randn(2, *sizes, dtype=torch.float64, requires_grad=True) for sizes in ((5, d), (6, dm)))
+    visible = torch.tensor([[True] * 4 + [False] * 2, [True, False] * 3]) if padded else None
+    return module.double().eval(), x, memory, visible
+
+
+each_cross_kind = pytest.mark.parametrize("kind", ["one head", "heads"])
+
+
+@with_and_without_padding
+def test_cross_attention_of_one_head_equals_numpy(padded):
+    module, x, memory, visible = make_cross("one head", padded)
+    output, weights = module(x, memory, visible, return_attention=True)
+    assert_same(module(x, memory, visible), output)
+    assert weights.shape == (2, 5, 6)
+    for row in range(2):
+        made = (module.q(x[row]), module.k(memory[row]), module.v(memory[row]))
+        mask = torch.ones(5, 6, dtype=torch.bool) if visible is None else visible[row].expand(5, 6)
+        theirs = attend(*(tensor.detach().numpy() for tensor in (*made, mask)))
+        assert_same((output[row].detach(), weights[row].detach()), tuple(map(torch.as_tensor, theirs)))
+
+
+@with_and_without_padding
+def test_cross_attention_of_heads_equals_torch_with_gradients(padded):
+    module, x, memory, visible = make_cross("heads", padded)
+    twin = nn.MultiheadAttention(12, 3, batch_first=True, dtype=x.dtype)
+    same_weights = {
+        f"in_proj_{name}": torch.cat([getattr(module, q).get_parameter(name) for q in "qkv"])
+        for name in ("weight", "bias")
+    } | {f"out_proj.{name}": p for name, p in module.mix.named_parameters()}
+    options = {"key_padding_mask": None if visible is None else ~visible, "average_attn_weights": False}
+    theirs, their_weights = torch.func.functional_call(twin, same_weights, (x, memory, memory), options)
+    ours, weights = module(x, memory, visible, return_attention=True)
+    assert weights.shape == (2, 3, 5, 6)
+    assert_same(weights, their_weights)
+    leaves, upstream = (x, memory, *module.parameters()), torch.randn_like(ours)
+    expected = (theirs, torch.autograd.grad(theirs, leaves, upstream))
+    for output in (ours, module(x, memory, visible)):
+        assert_same((output, torch.autograd.grad(output, leaves, upstream)), expected)
+
+
+@each_cross_kind
+def test_cross_attention_ignores_padding_of_the_memory_and_every_other_token_counts(kind):
+    module, x, memory, visible = make_cross(kind, padded=True)
+    before = module(x, memory, visible)
+    for place in range(6):
+        changed = memory.detach().clone()
+        changed[:, place] += 1
+        moved = (module(x, changed, visible) - before).abs().amax(-1) > 1e-9  # (b, n)
+        assert torch.equal(moved, visible[:, place, None].expand(2, 5))
+    assert_same(module(x[:1], memory[:1, :4]), before[:1])
+
+
+@each_cross_kind
+def test_positions_of_the_reading_sequence_do_not_see_each_other(kind):
+    module, x, memory, visible = make_cross(kind, padded=True)
+    together = module(x, memory, visible)
+    for place in range(5):
+        assert_same(module(x[:, [place]], memory, visible), together[:, [place]])
+
+
+def test_cross_attention_drops_weights_in_training_only():
+    module, x, memory, visible = make_cross("heads", padded=True, dropout=0.5)
+    expected = make_cross("heads", padded=True)[0](x, memory, visible)
+    for options in ({}, {"return_attention": True}):
+        outputs = [module.train(training)(x, memory, visible, **options) for training in (False, True)]
+        still, dropped = (output[0] if options else output for output in outputs)
+        assert_same(still, expected)
+        assert (dropped - expected).abs().max() > 1e-3
+    _, weights = module.train()(x, memory, visible, return_attention=True)
+    assert_same(weights.sum(dim=-1), torch.ones(2, 3, 5, dtype=torch.float64))
+
+
+@each_cross_kind
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"x": lambda x: x[..., 1:]}, ShapeError, r"x must end in an axis of input_size=\d+, got x \(b=2, n=5, d="),
+        (
+            {"memory": lambda x: x[..., 1:]},
+            ShapeError,
+            r"memory must end in an axis of input_size=\d+, got memory \(b=2",
+        ),
+        ({"memory": lambda x: x[0]}, ShapeError, r"memory must have the 3 axes \(b, m, d\), got 2"),
+        ({"memory": lambda x: x[:1]}, ShapeError, "axis b must have one size, got 2 in x .* and 1 in memory"),
+        ({"memory": lambda x: x[:, :5]}, ShapeError, "axis m must have one size, got 5 in memory .* and 6 in visible"),
+        ({"visible": lambda x: x.long()}, ValueError, "visible must be of dtype torch.bool, .*got torch.int64"),
+        ({"visible": lambda x: x & torch.eye(2, 1).bool()}, ValueError, "every query must see a key, got 5 .* at b=1"),
+        (
+            {"visible": lambda x: x[:, None].repeat(1, 5, 1)},
+            ShapeError,
+            r"visible must have the 2 axes \(b, m\), got 3",
+        ),
+    ],
+)
+def test_what_cross_attention_can_not_read_is_refused(kind, change, error, words):
+    module, *given = make_cross(kind, padded=True)
+    given = dict(zip(("x", "memory", "visible"), given, strict=True))
+    given |= {name: changed(given[name]) for name, changed in change.items()}
+    for return_attention in (False, True):
+        with pytest.raises(error, match=words):
+            module(**given, return_attention=return_attention)
+
+
 # ------------------------------------------------------------------ keeps its causal mask
 
 
@@ -318,7 +451,11 @@ def test_checkpoint_and_copy_work_whatever_length_a_module_has_seen(kind, tmp_pa
 
 @pytest.mark.parametrize("num_heads", [5, 0, -3, 13])
 def test_heads_that_do_not_divide_are_refused(num_heads):
-    for build in (lambda: MultiHeadSelfAttention(7, 12, num_heads), lambda: CausalSelfAttention(12, num_heads, 5)):
+    for build in (
+        lambda: MultiHeadSelfAttention(7, 12, num_heads),
+        lambda: CausalSelfAttention(12, num_heads, 5),
+        lambda: MultiHeadCrossAttention(12, num_heads),
+    ):
         with pytest.raises(ValueError, match=f"num_heads must divide hidden, got num_heads={num_heads} and hidden=12"):
             build()
 
@@ -358,7 +495,11 @@ def test_input_of_another_width_is_refused(kind):
     [
         (torch.ones(2, 4) > 0, ShapeError, "axis n must have one size, got 5 in x .* and 4 in visible"),
         (torch.ones(1, 5) > 0, ShapeError, "axis b must have one size, got 2 in x .* and 1 in visible"),
-        (torch.ones(2, 5, 5) > 0, ShapeError, r"visible must have the 2 axes \(b, n\), got 3"),
+        (torch.ones(5) > 0, ShapeError, r"visible must have the 2 axes \(b, n\), got 1"),
+        (torch.ones(2, 5, 4) > 0, ShapeError, r"visible must have the axes \(2, 5\) or \(2, 5, 5\), got \(2, 5, 4\)"),
+        (torch.ones(1, 5, 5) > 0, ShapeError, r"visible must have the axes \(2, 5\) or \(2, 5, 5\), got \(1, 5, 5\)"),
+        (torch.ones(2, 5, 5), ValueError, "visible must be of dtype torch.bool, .*got torch.float32"),
+        (torch.ones(2, 5, 5).triu(1) > 0, ValueError, "every query must see a key, got 2 .* at b=0, i=4"),
         (torch.ones(2, 5), ValueError, "visible must be of dtype torch.bool, .*got torch.float32"),
         (torch.ones(2, 5).long(), ValueError, "visible must be of dtype torch.bool, .*got torch.int64"),
         (torch.tensor([[1] * 5, [0] * 5]) > 0, ValueError, "every query must see a key, got 5 .* at b=1, i=0"),

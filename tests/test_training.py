@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
-from transformer_lm import training
+from transformer_lm import tasks
 from transformer_lm.checkpoints import load_model, newest_checkpoint
 from transformer_lm.corpora import Corpus
 from transformer_lm.modeling_lm import LMConfig, TransformerLM
@@ -97,8 +97,8 @@ def uninterrupted(tmp_path_factory) -> tuple[History, Path]:
 
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_training_is_the_plain_loop_with_adamw(clip, monkeypatch):
-    batches, draw = [], training.random_slices
-    monkeypatch.setattr(training, "random_slices", lambda *given: batches.append(draw(*given)) or batches[-1])
+    batches, draw = [], tasks.random_slices
+    monkeypatch.setattr(tasks, "random_slices", lambda *given: batches.append(draw(*given)) or batches[-1])
     model = model_of().double()
     by_hand = copy.deepcopy(model)
     recipe = Recipe(6, 8, learning_rate=0.01, betas=(0.8, 0.95), weight_decay=0.1, warmup=2, clip=clip)

@@ -92,7 +92,7 @@ def test_a_long_header_is_read_in_no_time(path):
 def test_a_header_of_brackets_is_refused(path):
     header = {"config": "[" * 100_000, "tokenizer": "{}"}
     save_file({"nothing": torch.zeros(1)}, path, header)
-    with pytest.raises(CheckFailed, match="must hold a language model"):
+    with pytest.raises(CheckFailed, match="must hold a model of this course"):
         TRAINING_RUN.loss(path, TEXT)
 
 

@@ -16,10 +16,12 @@ from transformer_lm.device import best_device
 from transformer_lm.head_report import save_pictures, score_table, summary
 from transformer_lm.head_scores import measure_heads
 from transformer_lm.lm import loss_per_token, random_slices
+from transformer_lm.modeling_lm import TransformerLM
 from transformer_lm.presets import PRESETS, preset
 from transformer_lm.recording import record_attention
 from transformer_lm.reports import PrintedReport, TensorBoard, validation_prompt
 from transformer_lm.sampling import sampled_text
+from transformer_lm.tokenizers import Tokenizer
 from transformer_lm.training import train
 
 ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
@@ -153,7 +155,7 @@ def _train(options: argparse.Namespace, device: torch.device, rank: int) -> None
 
 def run_sample(options: argparse.Namespace) -> None:
     """Print samples, character by character as they come."""
-    model, tokenizer = load_model(options.model)
+    model, tokenizer = _language_model(options.model)
     model = model.to(best_device(options.device))
     corpus = None if options.data is None else load_corpus(options.data)
     for number in range(options.num_samples):
@@ -178,7 +180,7 @@ def run_sample(options: argparse.Namespace) -> None:
 
 def run_heads(options: argparse.Namespace) -> None:
     """Print what each head does on slices of a text, and write pictures of the first one if asked for."""
-    model, tokenizer = load_model(options.model)
+    model, tokenizer = _language_model(options.model)
     model = model.to(best_device(options.device))
     length = options.length or model.config.max_len
     if not 2 <= length <= model.config.max_len:
@@ -196,6 +198,14 @@ def run_heads(options: argparse.Namespace) -> None:
         characters = [tokenizer.decode([token]) for token in first[0].tolist()]
         for path in save_pictures(options.pictures, measured, record_attention(model, first), characters):
             print(path)
+
+
+def _language_model(path: Path) -> tuple[TransformerLM, Tokenizer]:
+    """Return a model and its tokenizer. Raises ValueError for a model that translates."""
+    model, tokenizer = load_model(path)
+    if not isinstance(model, TransformerLM):
+        raise ValueError(f"model must be a language model, got {type(model).__name__} in {path}.")
+    return model, tokenizer
 
 
 def _text_of(name_or_path: str) -> str:

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
 import torch
@@ -18,8 +18,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from transformer_lm.modeling_encoder_decoder import EncoderDecoderConfig, TransformerEncoderDecoder
 from transformer_lm.modeling_lm import LMConfig, TransformerLM
+from transformer_lm.modeling_recurrent import RecurrentConfig, RecurrentEncoderDecoder
+from transformer_lm.pair_tokenizers import PairTokenizer
 from transformer_lm.tokenizers import Tokenizer, tokenizer_from_table
+
+Model = TransformerLM | TransformerEncoderDecoder | RecurrentEncoderDecoder
+Config = LMConfig | EncoderDecoderConfig | RecurrentConfig
+CONFIGS = {
+    TransformerLM: LMConfig,
+    TransformerEncoderDecoder: EncoderDecoderConfig,
+    RecurrentEncoderDecoder: RecurrentConfig,
+}
 
 KEPT = 2  # checkpoints of a run
 PREFIX = "step-"
@@ -27,7 +38,7 @@ READABLE = 0o644  # by whoever collects what is handed in; safetensors keeps its
 UNFINISHED = "unfinished-"
 
 
-def save_model(path: str | os.PathLike, model: TransformerLM, tokenizer: Tokenizer) -> None:
+def save_model(path: str | os.PathLike, model: Model, tokenizer: Tokenizer | PairTokenizer) -> None:
     """Write a model with its tokenizer to a file, which is complete or as it was before."""
     path = Path(path)
     with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=path.parent) as folder:
@@ -36,7 +47,7 @@ def save_model(path: str | os.PathLike, model: TransformerLM, tokenizer: Tokeniz
         os.replace(written, path)
 
 
-def load_model(path: str | os.PathLike) -> tuple[TransformerLM, Tokenizer]:
+def load_model(path: str | os.PathLike) -> tuple[Model, Tokenizer | PairTokenizer]:
     """Return the model and the tokenizer of a file, or of a run's folder; in eval mode.
 
     Of a folder it is the finished model, or else the newest checkpoint.
@@ -48,12 +59,12 @@ def load_model(path: str | os.PathLike) -> tuple[TransformerLM, Tokenizer]:
         finished = path / "model.safetensors"
         path = finished if finished.exists() else newest_checkpoint(path) / "model.safetensors"
     config, tokenizer = read_header(path)
-    model = TransformerLM(config)
+    model = next(kind for kind, settings in CONFIGS.items() if isinstance(config, settings))(config)
     load_weights(model, _read(path), path)
     return model.eval(), tokenizer
 
 
-def read_header(path: str | os.PathLike) -> tuple[LMConfig, Tokenizer]:
+def read_header(path: str | os.PathLike) -> tuple[Config, Tokenizer | PairTokenizer]:
     """Return the config and the tokenizer of a model's file, without its weights.
 
     Raises FileNotFoundError if there is none, ValueError that names the file if it is damaged or no model.
@@ -61,19 +72,41 @@ def read_header(path: str | os.PathLike) -> tuple[LMConfig, Tokenizer]:
     path = Path(path)
     header = _opened(path, lambda file: file.metadata() or {})
     try:
-        config = LMConfig.from_table(json.loads(header["config"]))
+        config = _config(header.get("model", TransformerLM.__name__), json.loads(header["config"]))
         tokenizer = tokenizer_from_table(json.loads(header["tokenizer"]))
-        if config.vocab_size != tokenizer.vocab_size:
-            raise ValueError(
-                f"config and tokenizer must agree, got {config.vocab_size} and {tokenizer.vocab_size} tokens."
-            )
+        ours, theirs = _sizes(config), _sizes(tokenizer)
+        if ours != theirs:
+            raise ValueError(f"config and tokenizer must agree, got {ours} and {theirs} tokens.")
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         missing = f"its header has no {error}" if isinstance(error, KeyError) else error
-        raise ValueError(f"{path} must hold a language model: {missing}") from None
+        raise ValueError(f"{path} must hold a model of this course: {missing}") from None
     return config, tokenizer
 
 
-def load_weights(model: TransformerLM, tensors: Mapping[str, Tensor], path: Path) -> None:
+def _config(name: str, table: dict) -> Config:
+    """Return the config of a model by the name of its class. Raises ValueError for another, or unknown settings."""
+    settings = {kind.__name__: config for kind, config in CONFIGS.items()}
+    if name not in settings:
+        raise ValueError(f"model must be one of {', '.join(settings)}, got {name!r}.")
+    known = {field.name: field.default is MISSING for field in fields(settings[name])}
+    table = table if isinstance(table, dict) else {}
+    unknown, missing = sorted(table.keys() - known), [field for field in known if known[field] and field not in table]
+    if unknown or missing:
+        problem = f"{unknown[0]!r}" if unknown else f"no {missing[0]}"
+        raise ValueError(f"a config must have settings among {', '.join(sorted(known))}, got {problem}.")
+    return settings[name](**table)
+
+
+def _sizes(part: Config | Tokenizer | PairTokenizer) -> str:
+    """Return the size of a vocabulary in words, or of two."""
+    if isinstance(part, PairTokenizer):
+        return f"{part.source.vocab_size} and {part.target.vocab_size}"
+    if hasattr(part, "source_vocab_size"):
+        return f"{part.source_vocab_size} and {part.target_vocab_size}"
+    return str(part.vocab_size)
+
+
+def load_weights(model: Model, tensors: Mapping[str, Tensor], path: Path) -> None:
     """Give a model the weights of a file. Raises ValueError unless names and shapes are the model's own."""
     parameters = dict(model.named_parameters())
     for name in sorted(parameters.keys() | tensors.keys()):
@@ -101,8 +134,8 @@ class Checkpoint:
 def save_checkpoint(
     folder: Path,
     step: int,
-    model: TransformerLM,
-    tokenizer: Tokenizer,
+    model: Model,
+    tokenizer: Tokenizer | PairTokenizer,
     optimizer: Mapping[str, Tensor],
     random: Mapping[str, Tensor],
     table: dict,
@@ -155,10 +188,11 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob(f"{PREFIX}*") if path.name.removeprefix(PREFIX).isdecimal())
 
 
-def _write_model(path: Path, model: TransformerLM, tokenizer: Tokenizer) -> None:
+def _write_model(path: Path, model: Model, tokenizer: Tokenizer | PairTokenizer) -> None:
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     tables = {"config": asdict(model.config), "tokenizer": tokenizer.as_table()}
-    _write(path, weights, {name: json.dumps(table) for name, table in tables.items()})
+    header = {name: json.dumps(table) for name, table in tables.items()} | {"model": type(model).__name__}
+    _write(path, weights, header)
 
 
 def _write(path: Path, tensors: dict[str, Tensor], header: dict[str, str]) -> None:

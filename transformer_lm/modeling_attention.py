@@ -1,12 +1,14 @@
-"""Attention as PyTorch modules: simple, single-head, multi-head, causal.
+"""Attention as PyTorch modules: simple, single-head, multi-head, causal, and from one sequence to another.
 
-Axes: b batch, h heads, n positions, i of the query, j of the key, dh width of one head; hidden = h * dh.
+Axes: b batch, h heads, n positions, i of the query, j of the key, dh width of one head; hidden = h * dh. Where one
+sequence reads another, n are the positions of the one that reads, and m those of the one that is read.
 
 The softmax is in `attention_weights` of attention.py; where nobody asks for weights, torch's fused kernel
-`scaled_dot_product_attention` computes the same without ever storing them.
+`scaled_dot_product_attention` mostly computes the same without ever storing them.
 
-Every `forward` takes `visible`, (b, n), False at padding: no query reads a padded position. What comes
-out at the padded positions themselves means nothing: leave it out when you pool or compute a loss.
+Every `forward` takes `visible`, (b, n), False at padding of what is read: no query reads a padded position. What comes
+out at the padded positions themselves means nothing: leave it out when you pool or compute a loss. Self-attention
+also takes (b, n, n), True where a query may read a key: then each query has a mask of its own.
 """
 
 import torch
@@ -92,7 +94,7 @@ class MultiHeadSelfAttention(nn.Module):
 
         Shapes:
             x        (b, n, input_size)
-            visible  (b, n)         False at padding
+            visible  (b, n)         False at padding; or (b, i, j), True where query i may read key j
             returns  (b, n, hidden), and (b * h, i, j) the weights if return_attention: head by head
                      of the first sequence, then of the next
 
@@ -119,13 +121,10 @@ class MultiHeadSelfAttention(nn.Module):
         return self.mix(self._merge(heads.view(b, h, n, dh))), weights
 
     def _split(self, x: Tensor) -> Tensor:
-        """Return (b, n, h * dh) as (b, h, n, dh)."""
-        b, n, hidden = x.shape
-        return x.view(b, n, self.num_heads, hidden // self.num_heads).transpose(1, 2)
+        return split_heads(x, self.num_heads)
 
     def _merge(self, heads: Tensor) -> Tensor:
-        """Return (b, h, n, dh) as (b, n, h * dh): the heads of a position side by side."""
-        return heads.transpose(1, 2).flatten(2)
+        return merge_heads(heads)
 
     def _mask(self, x: Tensor, visible: Tensor | None) -> Tensor | None:
         """Return which query may read which key, (1 or b, i, j), or None if all may read all."""
@@ -166,17 +165,122 @@ class CausalSelfAttention(MultiHeadSelfAttention):
         return super()._causal_mask(self.max_len, device)[:, :n, :n]
 
 
-def _check_input(x: Tensor, input_size: int) -> None:
-    match_axes(x=(x, "b n d"))
+class CrossAttention(nn.Module):
+    """One attention head with which a sequence reads another: queries of one, keys and values of the other."""
+
+    def __init__(self, input_size: int, memory_size: int, hidden: int) -> None:
+        super().__init__()
+        self.k = nn.Linear(memory_size, hidden)
+        self.q = nn.Linear(input_size, hidden)
+        self.v = nn.Linear(memory_size, hidden)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, visible: Tensor | None = None, return_attention: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Return for each position of x what it reads from the memory.
+
+        Shapes:
+            x        (b, n, input_size)
+            memory   (b, m, memory_size)
+            visible  (b, m)  False at padding of the memory
+            returns  (b, n, hidden), and (b, n, m) the weights if return_attention
+        """
+        _check_input(x, self.q.in_features)
+        _check_input(memory, self.k.in_features, "memory")
+        mask = _mask_of_memory(x, memory, visible)
+        queries, keys, values = self.q(x), self.k(memory), self.v(memory)
+        weights = attention_weights(attention_scores(queries, keys), mask)
+        attended = weights @ values
+        return (attended, weights) if return_attention else attended
+
+
+class MultiHeadCrossAttention(nn.Module):
+    """Several attention heads with which a sequence reads another, then a linear layer that mixes what they found."""
+
+    def __init__(self, hidden: int, num_heads: int, dropout: float = 0) -> None:
+        if num_heads < 1 or hidden % num_heads:
+            raise ValueError(f"num_heads must divide hidden, got num_heads={num_heads} and hidden={hidden}.")
+        super().__init__()
+        self.k = nn.Linear(hidden, hidden)
+        self.q = nn.Linear(hidden, hidden)
+        self.v = nn.Linear(hidden, hidden)
+        self.mix = nn.Linear(hidden, hidden)
+        self.dropout = nn.Dropout(dropout)
+        self.num_heads = num_heads
+
+    def forward(
+        self, x: Tensor, memory: Tensor, visible: Tensor | None = None, return_attention: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Return for each position of x what its heads read from the memory, mixed.
+
+        Shapes:
+            x        (b, n, hidden)
+            memory   (b, m, hidden)
+            visible  (b, m)  False at padding of the memory
+            returns  (b, n, hidden), and (b, h, n, m) the weights, before dropout, if return_attention
+
+        Raises ShapeError for another width, ValueError if a memory is padding alone.
+        """
+        _check_input(x, self.q.in_features)
+        _check_input(memory, self.k.in_features, "memory")
+        mask = _mask_of_memory(x, memory, visible)
+        keys, values = self.keys_and_values(memory)
+        if not return_attention:
+            return self.read(x, keys, values, None if mask is None else mask[:, None])
+        b, h, _, _ = keys.shape
+        queries = split_heads(self.q(x), h)  # (b, h, n, dh)
+        if mask is not None:
+            mask = mask.repeat_interleave(h, dim=0)  # (b * h, n, m): the heads of a sequence share its mask
+        weights = attention_weights(attention_scores(queries.flatten(0, 1), keys.flatten(0, 1)), mask)
+        heads = self.dropout(weights) @ values.flatten(0, 1)  # (b * h, n, dh)
+        return self.mix(merge_heads(heads.unflatten(0, (b, h)))), weights.unflatten(0, (b, h))
+
+    def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what is read of a memory, (b, h, m, dh) twice: the same for all that read it."""
+        return split_heads(self.k(memory), self.num_heads), split_heads(self.v(memory), self.num_heads)
+
+    def read(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """Return what x reads of these keys and values; the mask has the axes (b, 1, 1 or n, m)."""
+        queries = split_heads(self.q(x), self.num_heads)
+        dropout = self.dropout.p if self.training else 0.0
+        return self.mix(merge_heads(F.scaled_dot_product_attention(queries, keys, values, mask, dropout)))
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """Return (b, n, h * dh) as (b, h, n, dh)."""
+    return x.unflatten(2, (num_heads, -1)).transpose(1, 2)
+
+
+def merge_heads(heads: Tensor) -> Tensor:
+    """Return (b, h, n, dh) as (b, n, h * dh): the heads of a position side by side."""
+    return heads.transpose(1, 2).flatten(2)
+
+
+def _check_input(x: Tensor, input_size: int, name: str = "x") -> None:
+    axes = "b m d" if name == "memory" else "b n d"
+    match_axes(**{name: (x, axes)})
     if x.shape[-1] != input_size:
-        raise ShapeError(f"x must end in an axis of input_size={input_size}, got {describe('x', x, 'b n d')}.")
+        raise ShapeError(f"{name} must end in an axis of input_size={input_size}, got {describe(name, x, axes)}.")
 
 
 def _mask_of_padding(x: Tensor, visible: Tensor | None) -> Tensor | None:
-    """Return (b, n), False at padding, as a mask (b, i, j) that is the same for every query i."""
+    """Return (b, n), False at padding, as a mask (b, i, j), the same for every query i; or such a mask itself."""
+    if visible is None or visible.dim() != 3:
+        return _mask_of_memory(x, x, visible)
+    b, n, _ = match_axes(x=(x, "b n d")).values()
+    if visible.shape != (b, n, n):
+        raise ShapeError(f"visible must have the axes ({b}, {n}) or ({b}, {n}, {n}), got {tuple(visible.shape)}.")
+    check_mask(visible)
+    return visible
+
+
+def _mask_of_memory(x: Tensor, memory: Tensor, visible: Tensor | None) -> Tensor | None:
+    """Return (b, m), False at padding, as a mask (b, n, m) that is the same for every query."""
+    names = {"x": (x, "b n d")} | ({} if memory is x else {"memory": (memory, "b m dm")})
     if visible is None:
+        match_axes(**names)
         return None
-    b, n, _ = match_axes(x=(x, "b n d"), visible=(visible, "b n")).values()
-    mask = visible[:, None, :].expand(b, n, n)
+    match_axes(**names, visible=(visible, "b n" if memory is x else "b m"))
+    mask = visible[:, None, :].expand(len(x), x.shape[1], memory.shape[1])
     check_mask(mask)
     return mask

@@ -4,7 +4,7 @@ Axes: b batch, h heads, n positions, i of the query, j of the key, v vocabulary,
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -53,12 +53,11 @@ class LMConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "max_len", "hidden", "num_layers", "num_heads"):
-            _require_whole(name, getattr(self, name))
+            require_whole(name, getattr(self, name))
         if self.mlp_hidden is not None:
-            _require_whole("mlp_hidden", self.mlp_hidden)
+            require_whole("mlp_hidden", self.mlp_hidden)
         for name in ("norm_first", "query_key_norm", "bias", "tied", "output_bias", "smear"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}.")
+            require_bool(name, getattr(self, name))
         for name, known in (("positions", POSITIONS), ("norm", NORMS), ("mlp", MLPS), ("init", INITS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
@@ -73,18 +72,6 @@ class LMConfig:
             raise ValueError(f"sinusoidal positions must have an even hidden, got {self.hidden}.")
         if self.tied and self.init == "zero_output":
             raise ValueError("init must not be zero_output if tied, got both: all embeddings would be 0.")
-
-    @classmethod
-    def from_table(cls, table: dict) -> "LMConfig":
-        """Return the config of a table such as `dataclasses.asdict` makes. Raises ValueError for unknown settings."""
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(set(table) - known)
-        if unknown or "vocab_size" not in table:
-            problem = f"{unknown[0]!r}" if unknown else "no vocab_size"
-            raise ValueError(
-                f"a config must have vocab_size and settings among {', '.join(sorted(known))}, got {problem}."
-            )
-        return cls(**table)
 
 
 class Embed(nn.Module):
@@ -445,6 +432,13 @@ class TransformerLM(nn.Module):
         return self.dropout(x)
 
 
-def _require_whole(name: str, value: object) -> None:
+def require_bool(name: str, value: object) -> None:
+    """Raise ValueError unless a setting is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}.")
+
+
+def require_whole(name: str, value: object) -> None:
+    """Raise ValueError unless a setting is a whole number from 1 on."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be a whole number from 1 on, got {value!r}.")

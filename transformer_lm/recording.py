@@ -18,15 +18,16 @@ ASKED = "return_attention"  # the argument by which attention hands out its weig
 
 
 @torch.no_grad()
-def record_attention(model: nn.Module, tokens: Tensor) -> dict[str, Tensor]:
+def record_attention(model: nn.Module, *tokens: Tensor) -> dict[str, Tensor]:
     """Return the attention weights of every layer by its name in the model, first to last, before dropout.
 
     It takes any model whose attention has `forward(..., return_attention)`: language models, classifiers, and what you
     write yourself. The model reads the tokens as it always does, in eval mode; each attention is then asked for the
-    weights of what it has just read. So neither the model nor what it computes changes.
+    weights of what it has just read. So neither the model nor what it computes changes. A model that translates takes
+    two: the source and the target.
 
     Shapes:
-        tokens   (b, n)
+        tokens   (b, n) each
         returns  (b, h, i, j) each
 
     Raises ValueError if nothing in the model can hand out weights.
@@ -42,7 +43,7 @@ def record_attention(model: nn.Module, tokens: Tensor) -> dict[str, Tensor]:
             call.arguments[ASKED] = True
             _, weights = attention.forward(*call.args, **call.kwargs)  # not attention(...): no hook is called again
             if weights.dim() == 3:  # (b * h, i, j): the heads of the first sequence, then of the next
-                weights = weights.unflatten(0, (len(tokens), -1))
+                weights = weights.unflatten(0, (len(tokens[0]), -1))
             recording[f"{name}.weights"] = weights
 
         return record
@@ -50,7 +51,7 @@ def record_attention(model: nn.Module, tokens: Tensor) -> dict[str, Tensor]:
     with evaluating(model) as device, ExitStack() as hooks:
         for name, attention in layers.items():
             hooks.enter_context(attention.register_forward_hook(recorder(name), with_kwargs=True))
-        model(tokens.to(device))
+        model(*(each.to(device) for each in tokens))
     return recording
 
 

@@ -1,21 +1,22 @@
 """Small models that come with the course, trained beforehand: their heads are there to be read.
 
-`bench/heads.py` trains them anew.
+`bench/heads.py` and `bench/translation.py` train them anew.
 """
 
 from pathlib import Path
 
-from transformer_lm.checkpoints import load_model
-from transformer_lm.modeling_lm import TransformerLM
+from transformer_lm.checkpoints import Model, load_model
+from transformer_lm.pair_tokenizers import PairTokenizer
 from transformer_lm.tokenizers import Tokenizer
 
 FOLDER = Path(__file__).parent / "trained"
 
 
-def load_trained(name: str) -> tuple[TransformerLM, Tokenizer]:
+def load_trained(name: str) -> tuple[Model, Tokenizer | PairTokenizer]:
     """Return a trained model and its tokenizer, in eval mode.
 
     "toy" has read sentences of the toy grammar and repeated random text, "shakespeare" and "hebrew" what they say.
+    "lorin" translates into the language of that name: see toy_languages.py.
 
     Raises ValueError for another name.
     """

@@ -1,12 +1,14 @@
-"""Train a language model on slices of a text, by a recipe; killed at any moment, it can go on as if nothing had been.
+"""Train a model on a corpus, by a recipe; killed at any moment, it can go on as if nothing had been.
+
+A corpus of text is for language models, one of pairs for translation: see tasks.py.
 
 Under `torchrun` each process takes its share of every batch, and all end with the same weights.
 """
 
 import math
-import random
+import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,9 +28,9 @@ from transformer_lm.checkpoints import (
     save_model,
 )
 from transformer_lm.corpora import Corpus
-from transformer_lm.lm import batch_to_labeled_samples, compute_loss, loss_per_token, random_slices
-from transformer_lm.modeling_lm import TransformerLM
 from transformer_lm.muon import Muon
+from transformer_lm.pairs import PairCorpus
+from transformer_lm.tasks import LanguageModelling, Translation
 
 OPTIMIZERS = ("adamw", "muon")
 SCHEDULES = ("constant", "cosine", "plateau")
@@ -43,8 +45,9 @@ class Recipe:
     `optimizer` `adamw` is for all parameters; `muon` for the matrices in the blocks, with `matrix_learning_rate`, and
     AdamW for the others. The learning rate rises over the first `warmup` steps. Then it stays `constant`, falls as a
     `cosine` to a tenth, or keeps a `plateau` and falls in a line to 0 over the last share `decay` of all steps. A
-    gradient longer than `clip` is shortened. A batch of `batch_size` slices is taken in `accumulation` portions, one
-    after the other, where memory is short. `precision` `auto` takes bfloat16 where the device gains from it.
+    gradient longer than `clip` is shortened. A batch of `batch_size` slices or pairs is taken in `accumulation`
+    portions, one after the other, where memory is short. `precision` `auto` takes bfloat16 where the device gains from
+    it. `label_smoothing` is for translation: see `translation_loss`.
     """
 
     steps: int
@@ -61,6 +64,7 @@ class Recipe:
     accumulation: int = 1
     precision: str = "auto"
     seed: int = 0
+    label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
         for name, lowest in (("steps", 1), ("batch_size", 1), ("warmup", 0), ("accumulation", 1), ("seed", 0)):
@@ -75,6 +79,8 @@ class Recipe:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}.")
         if not self.weight_decay >= 0:
             raise ValueError(f"weight_decay must be 0 or more, got {self.weight_decay!r}.")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing must be at least 0 and below 1, got {self.label_smoothing!r}.")
         if not 0 < self.decay <= 1:
             raise ValueError(f"decay must be above 0 and at most 1, got {self.decay!r}.")
         if self.batch_size % self.accumulation:
@@ -111,12 +117,12 @@ class History:
         return len(self.loss)
 
 
-Report = Callable[[TransformerLM, History], None]
+Report = Callable[[nn.Module, History], None]
 
 
 def train(
-    model: TransformerLM,
-    corpus: Corpus,
+    model: nn.Module,
+    corpus: Corpus | PairCorpus,
     recipe: Recipe,
     *,
     folder: str | Path | None = None,
@@ -134,7 +140,8 @@ def train(
     every `evaluate_every` steps, and at the end. `reports` are called after each step; see reports.py.
 
     Raises ValueError if model and corpus do not fit, or the folder holds another run, or a text is shorter than the
-    model's context; FloatingPointError if loss or gradient is no longer finite: the last checkpoint stays.
+    model's context, or a sentence longer; FloatingPointError if loss or gradient is no longer finite: the last
+    checkpoint stays.
     """
     folder, reports = None if folder is None else Path(folder), tuple(reports)
     run = _Run(model, corpus, recipe)
@@ -171,17 +178,14 @@ def train(
 class _Run:
     """A model in training: its optimizers, its random numbers, and what happened so far."""
 
-    def __init__(self, model: TransformerLM, corpus: Corpus, recipe: Recipe) -> None:
-        if corpus.tokenizer.vocab_size != model.config.vocab_size:
-            sizes = f"{model.config.vocab_size} and {corpus.tokenizer.vocab_size}"
-            raise ValueError(f"model and corpus must have as many tokens, got {sizes}.")
-        for part in ("train", "validation"):
-            if len(getattr(corpus, part)) <= model.config.max_len:
-                raise ValueError(
-                    f"the {part} text must be longer than max_len={model.config.max_len}, "
-                    f"got {len(getattr(corpus, part))} tokens: take a longer text or a smaller max_len."
-                )
+    def __init__(self, model: nn.Module, corpus: Corpus | PairCorpus, recipe: Recipe) -> None:
         self.model, self.corpus, self.recipe = model, corpus, recipe
+        if isinstance(corpus, PairCorpus):
+            self.task = Translation(model, corpus, recipe.batch_size, recipe.seed, recipe.label_smoothing)
+        elif recipe.label_smoothing:
+            raise ValueError(f"label_smoothing must be 0 for a language model, got {recipe.label_smoothing!r}.")
+        else:
+            self.task = LanguageModelling(model, corpus, recipe.batch_size, recipe.seed)
         self.device = next(model.parameters()).device
         together = dist.is_available() and dist.is_initialized()
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if together else (0, 1)
@@ -198,7 +202,8 @@ class _Run:
         checkpoint = load_checkpoint(newest_checkpoint(folder))
         for name, ours in self._identity().items():
             if checkpoint.table.get(name) != ours:
-                raise ValueError(f"{checkpoint.path} must be of the same {name}, got {checkpoint.table.get(name)}.")
+                got = textwrap.shorten(str(checkpoint.table.get(name)), 300, placeholder="...")  # a vocabulary is long
+                raise ValueError(f"{checkpoint.path} must be of the same {name}, got {got}.")
         if checkpoint.step > self.recipe.steps:
             raise ValueError(
                 f"steps must be {checkpoint.step}, as many as the run has, or more, got {self.recipe.steps}."
@@ -253,33 +258,27 @@ class _Run:
 
     def evaluate(self) -> None:
         """Note the validation loss."""
-        loss = loss_per_token(self.model, self.corpus.validation, self.model.config.max_len)
-        self.history.validation.append((self.history.step, loss))
+        self.history.validation.append((self.history.step, self.task.validation_loss(self.model)))
 
     def _backward(self, step: int) -> float:
         """Compute the gradient of a batch, portion by portion, and return its loss."""
-        portions, total = list(self._portions(step)), 0.0
+        batch = self.task.batch(step)  # the same in all processes
+        mine = tuple(tensor[self.rank :: self.world].to(self.device) for tensor in batch)
+        portions = list(zip(*(tensor.chunk(self.recipe.accumulation) for tensor in mine), strict=True))
+        labels, total = self.task.num_labels(batch), 0.0
         for number, portion in enumerate(portions):
-            inputs, labels = batch_to_labeled_samples(portion)
+            share = self.task.num_labels(portion) / labels * self.world  # gradients are averaged over processes
             # Gradients travel between processes once, with the last portion.
             waits = self.world > 1 and number + 1 < len(portions)
             with self.parallel.no_sync() if waits else nullcontext():
                 with self._precision():
-                    loss = compute_loss(self.parallel(inputs), labels) / len(portions)
+                    loss = self.task.loss(self.parallel, portion) * share
                 loss.backward()
             total = total + loss.detach()
         if self.world > 1:
             dist.all_reduce(total)
             total /= self.world
         return total.item()
-
-    def _portions(self, step: int) -> Iterator[Tensor]:
-        """Yield this process's share of the step's batch. All processes draw the same batch, by seed and step alone."""
-        seed = random.Random(f"{self.recipe.seed} {step}").getrandbits(63)
-        generator = torch.Generator().manual_seed(seed)
-        batch = random_slices(self.corpus.train, self.recipe.batch_size, self.model.config.max_len + 1, generator)
-        for portion in batch[self.rank :: self.world].chunk(self.recipe.accumulation):
-            yield portion.to(self.device)
 
     def _precision(self) -> torch.autocast:
         wanted = self.recipe.precision
@@ -289,14 +288,16 @@ class _Run:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=wanted == "bfloat16")
 
 
-def make_optimizers(model: TransformerLM, recipe: Recipe) -> list[torch.optim.Optimizer]:
+def make_optimizers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Return the optimizers of a recipe; each group knows its highest learning rate. Only matrices decay."""
     with_muon = recipe.optimizer == "muon"
     matrices, decaying, others = [], [], []
     for name, parameter in model.named_parameters():
-        is_matrix = name.startswith("blocks.") and name.endswith(".weight") and parameter.dim() == 2
+        is_matrix = "blocks." in name and name.endswith(".weight") and parameter.dim() == 2
         kind = matrices if is_matrix and with_muon else decaying if parameter.dim() == 2 else others
         kind.append(parameter)
+    if with_muon and not matrices:
+        raise ValueError(f"optimizer must be adamw for a model without blocks, got muon for {type(model).__name__}.")
     groups = [{"params": decaying, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
     optimizers = [torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=recipe.betas, fused=True)]

@@ -16,7 +16,7 @@ from transformer_lm.checks.report import CheckFailed, passed
 from transformer_lm.corpora import load_toy
 from transformer_lm.lm import loss_per_token
 from transformer_lm.modeling_lm import LMConfig, TransformerLM
-from transformer_lm.tokenizers import Tokenizer
+from transformer_lm.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from transformer_lm.toy_grammar import CHARACTERS
 
 FILE = "my_model.safetensors"
@@ -77,6 +77,8 @@ class FileExercise:
             raise self._failed(f"a file of {path.stat().st_size:,} bytes", f"{LARGEST:,} bytes at most", hint)
         try:
             config, tokenizer = read_header(path)
+            if not isinstance(config, LMConfig) or not isinstance(tokenizer, CharTokenizer | ByteTokenizer):
+                raise ValueError(f"a language model of characters is asked for, got {type(config).__name__}.")
             self._check_size(config)
             tokenizer.encode(CHARACTERS)
             return load_model(path)

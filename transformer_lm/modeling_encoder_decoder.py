@@ -1,0 +1,263 @@
+"""The transformer as it was first made: an encoder reads a sentence, a decoder writes another, word by word.
+
+Axes: b batch, h heads, m positions of the source, n positions of the target, v vocabulary of the target.
+
+What reads a source and scores what comes next in a target has three methods: `forward(source, target)` for all
+positions in one pass, as in training; `begin(source)` and `next_scores(tokens, state)` for one position at a time, as
+in decoding. `RecurrentEncoderDecoder` of modeling_recurrent.py has the same.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transformer_lm.modeling_attention import (
+    MultiHeadCrossAttention,
+    MultiHeadSelfAttention,
+    merge_heads,
+    split_heads,
+)
+from transformer_lm.modeling_lm import require_bool, require_whole, sinusoids
+from transformer_lm.modeling_transformer import TransformerEncoderBlock
+from transformer_lm.pair_tokenizers import PAD
+from transformer_lm.shapes import ShapeError, match_axes
+from transformer_lm.translation import target_mask
+
+
+@dataclass(frozen=True)
+class EncoderDecoderConfig:
+    """The sizes of an encoder-decoder.
+
+    `num_layers` is the number of blocks in the encoder, and again in the decoder. With `shared`, both languages and the
+    output have one table of word vectors, which takes one vocabulary for both.
+    """
+
+    source_vocab_size: int
+    target_vocab_size: int
+    max_len: int = 128
+    hidden: int = 64
+    num_layers: int = 2
+    num_heads: int = 4
+    dropout: float = 0.0
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("source_vocab_size", "target_vocab_size", "max_len", "hidden", "num_layers", "num_heads"):
+            require_whole(name, getattr(self, name))
+        require_bool("shared", self.shared)
+        if self.hidden % self.num_heads or self.hidden % 2:
+            raise ValueError(
+                f"hidden must be even and num_heads divide it, got num_heads={self.num_heads} and hidden={self.hidden}."
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout!r}.")
+        require_one_vocabulary(self)
+
+
+def require_one_vocabulary(config: object) -> None:
+    """Raise ValueError if a config shares embeddings between vocabularies of different size."""
+    if config.shared and config.source_vocab_size != config.target_vocab_size:
+        sizes = f"{config.source_vocab_size} and {config.target_vocab_size}"
+        raise ValueError(f"shared embeddings must have one vocabulary for both languages, got sizes {sizes}.")
+
+
+class CrossDecoderBlock(nn.Module):
+    """A block of the decoder of an encoder-decoder: read the target so far, read the source, think.
+
+    `attention` is called as `attention(x, visible=target_visible)`, `cross_attention` as
+    `cross_attention(x, memory, source_visible)`, `mlp` as `mlp(x)`; each returns (b, n, hidden). Norms come first.
+    """
+
+    def __init__(
+        self, hidden: int, attention: nn.Module, cross_attention: nn.Module, mlp: nn.Module, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(hidden)
+        self.attention = attention
+        self.cross_norm = nn.LayerNorm(hidden)
+        self.cross_attention = cross_attention
+        self.mlp_norm = nn.LayerNorm(hidden)
+        self.mlp = mlp
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, memory: Tensor, target_visible: Tensor, source_visible: Tensor) -> Tensor:
+        """Return every position of the target with what it has read and thought.
+
+        Shapes:
+            x               (b, n, hidden)
+            memory          (b, m, hidden)  what the encoder made of the source
+            target_visible  (b, n, n)       True where a position of the target may read another
+            source_visible  (b, m)          False at padding of the source
+            returns         (b, n, hidden)
+        """
+        x = x + self.dropout(self.attention(self.attention_norm(x), visible=target_visible))
+        x = x + self.dropout(self.cross_attention(self.cross_norm(x), memory, source_visible))
+        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+
+    def read_one(self, x: Tensor, layer: "LayerMemory", source_mask: Tensor) -> Tensor:
+        """Return the next position of each target with what it has read and thought, (b, 1, hidden) as x.
+
+        For the attention of this package, in eval mode.
+        """
+        attention, normed = self.attention, self.attention_norm(x)
+        layer.extend(*(split_heads(linear(normed), attention.num_heads) for linear in (attention.k, attention.v)))
+        queries = split_heads(attention.q(normed), attention.num_heads)  # (b, h, 1, dh)
+        heads = F.scaled_dot_product_attention(queries, layer.keys, layer.values)
+        x = x + attention.mix(merge_heads(heads))
+        x = x + self.cross_attention.read(self.cross_norm(x), layer.source_keys, layer.source_values, source_mask)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+@dataclass
+class LayerMemory:
+    """What one block of the decoder remembers: keys and values of the source, and of the target so far."""
+
+    source_keys: Tensor  # (b, h, m, dh)
+    source_values: Tensor
+    keys: Tensor  # (b, h, n, dh)
+    values: Tensor
+
+    def extend(self, keys: Tensor, values: Tensor) -> None:
+        """Remember one more position of the target."""
+        self.keys, self.values = torch.cat((self.keys, keys), dim=2), torch.cat((self.values, values), dim=2)
+
+
+@dataclass
+class DecoderState:
+    """All that the decoder remembers while it writes: a row for each target."""
+
+    source_mask: Tensor  # (b, 1, 1, m), False at padding
+    layers: list[LayerMemory]
+    length: int = 0
+
+    def selected(self, rows: Tensor) -> "DecoderState":
+        """Return the state with these rows, some perhaps several times: what a beam goes on with."""
+        layers = [LayerMemory(*(tensor[rows] for tensor in vars(layer).values())) for layer in self.layers]
+        return DecoderState(self.source_mask[rows], layers, self.length)
+
+
+class TransformerEncoderDecoder(nn.Module):
+    """A transformer that reads a source and scores, at each position of a target, the token that comes next.
+
+    Vaswani et al., Attention Is All You Need, 2017, arXiv:1706.03762; norms stand before the parts. Its numbers are
+    those of `torch.nn.Transformer` with `norm_first=True` and the same weights.
+    """
+
+    def __init__(self, config: EncoderDecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        hidden, heads, dropout = config.hidden, config.num_heads, config.dropout
+        self.source_embed = nn.Embedding(config.source_vocab_size, hidden)
+        self.target_embed = self.source_embed if config.shared else nn.Embedding(config.target_vocab_size, hidden)
+        self.register_buffer("positions", sinusoids(config.max_len, hidden), persistent=False)
+        self.dropout = nn.Dropout(dropout)
+        self.encoder_blocks = nn.ModuleList(
+            TransformerEncoderBlock(hidden, MultiHeadSelfAttention(hidden, hidden, heads, dropout=dropout), dropout)
+            for _ in range(config.num_layers)
+        )
+        self.encoder_norm = nn.LayerNorm(hidden)
+        self.decoder_blocks = nn.ModuleList(
+            CrossDecoderBlock(
+                hidden,
+                MultiHeadSelfAttention(hidden, hidden, heads, dropout=dropout),
+                MultiHeadCrossAttention(hidden, heads, dropout),
+                nn.Sequential(nn.Linear(hidden, 4 * hidden), nn.ReLU(), nn.Linear(4 * hidden, hidden)),
+                dropout,
+            )
+            for _ in range(config.num_layers)
+        )
+        self.decoder_norm = nn.LayerNorm(hidden)
+        self.unembed = nn.Linear(hidden, config.target_vocab_size, bias=False)
+        if config.shared:
+            self.unembed.weight = self.target_embed.weight
+        self.init_weights()
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Give embeddings the size of the waves, and let each key begin as the query of the same word.
+
+        So whatever reads the source begins by looking for the same word, if `shared` in both languages: names, which
+        mean something only where they were given, are found sooner. The rest is as PyTorch does it.
+        """
+        for table in (self.source_embed, self.target_embed):
+            nn.init.normal_(table.weight, std=self.config.hidden**-0.5)  # times its root where it is read
+        readers = [block.attention for block in self.encoder_blocks]
+        for attention in (*readers, *(block.cross_attention for block in self.decoder_blocks)):
+            attention.k.weight.copy_(attention.q.weight)
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers the model learns."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Return at each position of the target a score for every token that may come next, in one pass.
+
+        Shapes:
+            source   (b, m)  padded with PAD
+            target   (b, n)  begins with START, padded with PAD
+            returns  (b, n, v)
+
+        Raises ShapeError for a source or target of more than max_len tokens, ValueError for one of padding alone.
+        """
+        match_axes(source=(source, "b m"), target=(target, "b n"))
+        return self.decode(target, self.encode(source), source != PAD)
+
+    def encode(self, source: Tensor) -> Tensor:
+        """Return what the encoder makes of each token of the source.
+
+        Shapes:
+            source   (b, m)
+            returns  (b, m, hidden)
+        """
+        visible = source != PAD
+        x = self._embedded(source, self.source_embed, "source")
+        for block in self.encoder_blocks:
+            x = block(x, visible=visible)
+        return self.encoder_norm(x)
+
+    def decode(self, target: Tensor, memory: Tensor, source_visible: Tensor) -> Tensor:
+        """Return the scores of `forward`, of a source that is encoded already.
+
+        Shapes:
+            target          (b, n)
+            memory          (b, m, hidden)
+            source_visible  (b, m)
+            returns         (b, n, v)
+        """
+        x = self._embedded(target, self.target_embed, "target")
+        target_visible = target_mask(target, PAD)
+        for block in self.decoder_blocks:
+            x = block(x, memory, target_visible, source_visible)
+        return self.unembed(self.decoder_norm(x))
+
+    def begin(self, source: Tensor) -> DecoderState:
+        """Return the state of a decoder that has read the source, (b, m), and written nothing yet."""
+        memory, heads = self.encode(source), self.config.num_heads
+        nothing = memory.new_empty(len(source), heads, 0, self.config.hidden // heads)
+        layers = [
+            LayerMemory(*block.cross_attention.keys_and_values(memory), nothing, nothing)
+            for block in self.decoder_blocks
+        ]
+        return DecoderState((source != PAD)[:, None, None], layers)
+
+    def next_scores(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """Return the scores of what comes after one more token of each target; the state remembers the token.
+
+        Shapes:
+            tokens   (b,)
+            returns  (b, v)
+        """
+        x = self._embedded(tokens[:, None], self.target_embed, "target", state.length)
+        for block, layer in zip(self.decoder_blocks, state.layers, strict=True):
+            x = block.read_one(x, layer, state.source_mask)
+        state.length += 1
+        return self.unembed(self.decoder_norm(x[:, 0]))
+
+    def _embedded(self, tokens: Tensor, table: nn.Embedding, name: str, start: int = 0) -> Tensor:
+        end = start + match_axes(**{name: (tokens, "b n")})["n"]
+        if end > self.config.max_len:
+            raise ShapeError(f"{name} must have at most max_len={self.config.max_len} tokens, got {end}.")
+        return self.dropout(table(tokens) * self.config.hidden**0.5 + self.positions[start:end])
