@@ -9,7 +9,7 @@ from torch import nn
 
 from grading.exercises import records, value_records
 from grading.exercises.pooled import BEHAVIOURS
-from transformer_lm import checks, head_scores, lm, modeling_lm, patterns, recording, sampling
+from transformer_lm import checks, decoding, head_scores, lm, modeling_lm, patterns, recording, sampling, translation
 from transformer_lm.alphabet import Alphabet
 from transformer_lm.attention import (
     attention_scores,
@@ -21,11 +21,13 @@ from transformer_lm.attention import (
 )
 from transformer_lm.modeling_attention import (
     CausalSelfAttention,
+    MultiHeadCrossAttention,
     MultiHeadSelfAttention,
     SelfAttention,
     SimpleSelfAttention,
 )
 from transformer_lm.modeling_classifier import SequenceClassifier, pooled
+from transformer_lm.modeling_encoder_decoder import CrossDecoderBlock
 from transformer_lm.modeling_transformer import PositionEmbedding, TransformerDecoderBlock, TransformerEncoderBlock
 from transformer_lm.planted import planted_tokenizer
 
@@ -63,6 +65,13 @@ CHECKS = {
     "position-null": checks.position_null,
     "induction-pattern": checks.induction_pattern,
     "find-heads": checks.find_heads,
+    "shift-target": checks.shift_target,
+    "sinusoids": checks.sinusoids,
+    "cross-attention": checks.cross_attention,
+    "target-mask": checks.target_mask,
+    "cross-block": checks.cross_block,
+    "greedy-decode": checks.greedy_decode,
+    "beam-search": checks.beam_search,
 }
 WRONG = [(record, wrong) for record in value_records().values() for wrong in record.wrong]
 RIGHT = [
@@ -145,6 +154,42 @@ PROMISED = {
         "largest-ratio", "maps-averaged", "distance-one-too-large", "over-all-queries", "thresholds-exchanged",
         "zero-for-nothing", "summed", "nan-wins", "after-the-first-pattern",
     },
+    "shift-target": {
+        "not-shifted", "no-end", "end-of-the-row", "end-everywhere", "end-overwrites-the-last-word", "start-in-labels",
+        "end-in-inputs", "shifted-twice", "zero-taken-for-padding", "start-and-end-exchanged", "last-word-lost",
+        "roll-wraps-around", "padded-on-the-left", "length-of-the-first", "flattened", "full-sentence-loses-a-word",
+    },
+    "sinusoids": {
+        "garbled-exponent", "a-wave-for-each-column", "halves", "exchanged", "base-1000", "counted-from-one",
+        "exponents-twice-as-large", "exponents-half-as-large", "multiplied", "transposed", "degrees", "sines-only",
+        "up-to-one", "whole-division", "batch-axis",
+    },
+    "cross-attention": {
+        "queries-from-source", "padding-attended", "lengths-swapped-by-view", "weights-transposed",
+        "mask-after-softmax", "masked-with-zero", "not-scaled", "scaled-by-hidden", "scaled-by-heads",
+        "softmax-over-queries", "split-by-view", "merged-without-transpose", "mask-in-another-order", "no-mixing",
+        "causal", "key-value-swapped",
+    },
+    "target-mask": {
+        "diagonal-hidden", "wrong-triangle", "padding-visible", "padding-of-queries", "rows-of-padding-blank",
+        "true-and-false-exchanged", "look-ahead-missing", "padding-of-the-first", "pad-taken-for-zero",
+        "without-a-batch", "either",
+    },
+    "cross-block": {
+        "target-read-in-place-of-memory", "source-mask-not-passed", "target-mask-not-passed", "cross-attention-first",
+        "no-residual", "no-residual-around-attention", "no-residual-around-cross-attention", "no-residual-around-mlp",
+        "post-norm", "norm-on-memory", "norms-swapped", "in-parallel", "look-ahead-missing",
+    },
+    "greedy-decode": {
+        "start-kept", "end-cut-off", "end-never-chosen", "goes-on-after-end", "stops-with-the-first",
+        "stops-at-max-len-only", "one-too-few", "one-too-many", "last-token-only", "first-position", "exchanged",
+        "waits-for-padding", "asks-once-more",
+    },
+    "beam-search": {
+        "greedy", "begins-with-copies", "alpha-ignored", "normalised-at-the-end", "start-counted", "end-not-counted",
+        "finished-dropped", "finished-extended", "finished-kept-aside", "stops-at-the-first-end", "last-returned",
+        "start-returned", "end-left-out", "probabilities-added", "no-softmax", "each-on-its-own", "one-token-too-few",
+    },
 }  # fmt: skip
 
 
@@ -200,6 +245,31 @@ def test_the_package_passes_its_own_checks(capsys):
     checks.encoder_block_output(TransformerEncoderBlock)
     checks.encoder_block(TransformerEncoderBlock)
     assert capsys.readouterr().out.count("✓") == 21
+
+
+def test_the_package_passes_the_checks_of_topic_06(capsys):
+    """Under names of our own: what the package holds is refused as such."""
+
+    class Block(CrossDecoderBlock):
+        pass
+
+    class Attention(MultiHeadCrossAttention):
+        def forward(self, x, memory, visible):
+            return super().forward(x, memory, visible, return_attention=True)
+
+    def searched(model, source, start, end, beams, max_len, alpha):
+        # START stands for padding, which no translation has: here 0 is a word.
+        found, scores = decoding.beam_search(model, source, start, end, beams, max_len, alpha, pad=start)
+        return found[0], scores[0]
+
+    checks.sinusoids(lambda *given: modeling_lm.sinusoids(*given))
+    checks.shift_target(lambda *given: translation.shift_target(*given))
+    checks.target_mask(lambda *given: translation.target_mask(*given))
+    checks.cross_attention(Attention)
+    checks.cross_block(Block)
+    checks.greedy_decode(lambda *given: decoding.greedy_decode(*given))
+    checks.beam_search(searched)
+    assert capsys.readouterr().out.count("✓") == 7
 
 
 def test_a_cell_that_is_still_empty_is_told_so():
@@ -770,3 +840,43 @@ def test_a_loss_that_clamps_probabilities_at_a_small_number_is_named():
     clamped = added.source.replace("+ 1e-9)", ").clamp(min=1e-9)")
     assert clamped != added.source
     assert failure(checks.loss, record.answer(clamped)).hint == added.hint
+
+
+@pytest.mark.parametrize(
+    ("exercise", "name", "yours"),
+    [
+        ("cross-attention", "output-alone", "what it returns is one tensor of shape (3, 5, 14)"),
+        ("target-mask", "infinity-for-hidden", "visible of dtype torch.float32"),
+        ("target-mask", "tokens-changed", "tokens is changed by the call"),
+        ("cross-block", "masks-exchanged", "visible of shape (3, 8)"),
+        ("cross-block", "target-mask-twice", "visible of shape (3, 5, 5)"),
+        ("cross-block", "source-and-target-exchanged", "visible of shape (3, 8)"),
+        ("cross-block", "target-read-with-the-mask-of-the-source", "visible of shape (3, 8)"),
+        ("cross-block", "look-ahead-missing-in-training", "train mode gives another output than eval mode"),
+        ("cross-block", "look-ahead-missing-in-eval-mode", "train mode gives another output than eval mode"),
+        ("cross-block", "source-mask-missing-in-training", "train mode gives another output than eval mode"),
+        ("cross-block", "dropout", "another output the second time"),
+        ("cross-block", "other-eps", "self.mlp_norm is LayerNorm((7,), eps=0.001"),
+    ],
+)
+def test_an_answer_about_two_sequences_that_misbehaves_is_told_so(exercise, name, yours):
+    record = records()[exercise]
+    (wrong,) = (each for each in record.misbehaving if each.name == name)
+    failed = failure(CHECKS[exercise], record.answer(wrong.source))
+    assert failed.yours.startswith(yours)
+    assert failed.hint == wrong.hint
+
+
+def test_a_target_that_reads_itself_is_asked_where_each_tensor_comes_from():
+    class ReadsItself(nn.Module):
+        def __init__(self, hidden, num_heads):
+            super().__init__()
+            self.q, self.k, self.v, self.mix = (nn.Linear(hidden, hidden) for _ in range(4))
+
+        def forward(self, x, memory, visible):
+            scores = self.q(x) @ self.k(x).mT
+            return scores.masked_fill(~visible[:, None, :], -torch.inf)
+
+    failed = failure(checks.cross_attention, ReadsItself)
+    assert "in `return scores.masked_fill(~visible[:, None, :], -torch.inf)`" in failed.yours
+    assert "x and memory differ in length" in failed.hint

@@ -7,6 +7,7 @@ and hold no solution.
 from collections.abc import Callable
 
 from transformer_lm.checks.attention_maps import ATTENTION_MAPS, attention_maps
+from transformer_lm.checks.beam_search import BEAM_SEARCH, beam_search
 from transformer_lm.checks.causal_attention import (
     CAUSAL_MASK,
     MASKED_SELF_ATTENTION,
@@ -27,11 +28,14 @@ from transformer_lm.checks.classifier import (
     select_pool,
     sequence_classifier,
 )
+from transformer_lm.checks.cross_attention import CROSS_ATTENTION, cross_attention
+from transformer_lm.checks.cross_block import CROSS_BLOCK, cross_block
 from transformer_lm.checks.decoder_block import DECODER_BLOCK, decoder_block
 from transformer_lm.checks.embed import EMBED, embed
 from transformer_lm.checks.encoder_block import ENCODER_BLOCK, ENCODER_DROPOUT, encoder_block, encoder_block_output
 from transformer_lm.checks.experiment import FULL_EXPERIMENT, SIMPLE_EXPERIMENT, full_experiment, simple_experiment
 from transformer_lm.checks.find_heads import FIND_HEADS, find_heads, planted_heads
+from transformer_lm.checks.greedy_decode import GREEDY_DECODE, greedy_decode
 from transformer_lm.checks.head_aggregates import (
     CLASS_MASS,
     OFFSET_PROFILE,
@@ -88,8 +92,11 @@ from transformer_lm.checks.self_attention import (
     self_attention_layers,
 )
 from transformer_lm.checks.shape_comments import check_shape_comments
+from transformer_lm.checks.shift_target import SHIFT_TARGET, shift_target
+from transformer_lm.checks.sinusoids import SINUSOIDS, sinusoids
 from transformer_lm.checks.student_test import STUDENT_TEST, student_test
 from transformer_lm.checks.style import short_forward, style
+from transformer_lm.checks.target_mask import TARGET_MASK, target_mask
 from transformer_lm.checks.training_run import TRAINING_RUN, training_run
 
 EXERCISES = {
@@ -135,6 +142,13 @@ EXERCISES = {
         INDUCTION_PATTERN,
         FIND_HEADS,
         HEAD_CLAIM,
+        SHIFT_TARGET,
+        SINUSOIDS,
+        CROSS_ATTENTION,
+        TARGET_MASK,
+        CROSS_BLOCK,
+        GREEDY_DECODE,
+        BEAM_SEARCH,
     )
 }
 
@@ -149,8 +163,11 @@ __all__ = [
     "CheckFailed",
     "attention_maps",
     "attention_scores",
+    "beam_search",
     "causal_mask",
     "class_mass",
+    "cross_attention",
+    "cross_block",
     "decoder_block",
     "embed",
     "encoder_block",
@@ -159,6 +176,7 @@ __all__ = [
     "full_attention",
     "full_attention_whole",
     "full_experiment",
+    "greedy_decode",
     "head_claim_ablation",
     "head_claim_numbers",
     "head_claim_pattern",
@@ -190,12 +208,15 @@ __all__ = [
     "self_attention_layers",
     "sequence_classifier",
     "shape_comments",
+    "shift_target",
     "short_forward",
     "simple_attention",
     "simple_attention_whole",
     "simple_experiment",
+    "sinusoids",
     "slices",
     "student_test",
     "style",
+    "target_mask",
     "training_run",
 ]

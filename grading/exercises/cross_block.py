@@ -1,0 +1,605 @@
+"""Exercise of topic 06: a block of the decoder that reads the target so far, then the source, and then thinks."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grading.exercises.cross_attention import KEPT, right_for_other_masks
+from grading.exercises.decoder_block import linear, normalised, thought
+from grading.judge import values
+from grading.mistakes import ERROR, IN_PLACE, misbehaviours, only_in_training
+from grading.padding import draw_batch
+from grading.properties import SEQUENCES_APART, Ask, Property, input_matters, same
+from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.cross_block import CROSS_BLOCK, EXCHANGED, GIVEN, MASKS, MODES, NORMS, NOT_MEMORY
+from transformer_lm.checks.exercise import CALLED_AGAIN, OTHER_SIZES
+
+
+def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
+    """Return a target and a source, both padded, the target's mask, and the weights of the norms and of the parts."""
+    b, n, m, hidden, width = (sizes[name] for name in ("b", "n", "m", "hidden", "width"))
+    target = draw_batch(rng, {"b": b, "n": n, "magnitude": sizes.get("magnitude", 1)}, hidden, bound=2)
+    source = draw_batch(rng, {"b": b, "n": m, "magnitude": sizes.get("magnitude", 1)}, hidden, bound=1)
+    case = {
+        "x": target["x"],
+        "memory": source["x"],
+        "target_visible": np.tri(n, dtype=bool) & target["visible"][:, None, :],
+        "source_visible": source["visible"],
+    }
+    for norm in NORMS:
+        case[f"{norm}_weight"] = 1 + dyadic(rng, hidden, bound=0.75)
+        case[f"{norm}_bias"] = dyadic(rng, hidden, bound=1)
+    layers = {"attention": (hidden, hidden), "cross": (hidden, hidden), "up": (hidden, width), "down": (width, hidden)}
+    for layer, (size_in, size_out) in layers.items():
+        case[f"{layer}_weight"] = dyadic(rng, size_out, size_in, bound=0.75)
+        case[f"{layer}_bias"] = dyadic(rng, size_out, bound=1)
+    return case
+
+
+def reference(case: Arrays) -> Arrays:
+    """Return x plus what it reads of itself, plus what that reads of the source, plus what each makes of it all."""
+    rows = zip(case["x"], case["memory"], case["target_visible"], case["source_visible"], strict=True)
+    return {"output": np.stack([_block(case, *row) for row in rows])}
+
+
+def _block(
+    case: Arrays,
+    x: NDArray[np.float64],
+    memory: NDArray[np.float64],
+    target_visible: NDArray[np.bool_],
+    source_visible: NDArray[np.bool_],
+) -> NDArray[np.float64]:
+    """Return what the block makes of one target (n, hidden) and its source (m, hidden)."""
+    seen = normalised(case, "attention_norm", x)
+    x = x + linear(case, "attention", np.stack([seen[readable].mean(axis=0) for readable in target_visible]))
+    x = x + linear(case, "cross", memory[source_visible].mean(axis=0) - normalised(case, "cross_norm", x))
+    return x + thought(case, x)
+
+
+def _future_unread(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
+    changed = np.array(case["x"])
+    changed[:, -1] = dyadic(rng, *changed[:, -1].shape, bound=2)
+    return same(ask(case)["output"][:, :-1], ask(case | {"x": changed})["output"][:, :-1])
+
+
+FUTURE_UNREAD = Property("The last position of the target has an effect on those before it.", _future_unread)
+
+# --- answers ------------------------------------------------------------------------------------
+
+INIT = """\
+class CrossDecoderBlock(nn.Module):
+    def __init__(self, hidden, attention, cross_attention, mlp):
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(hidden)
+        self.attention = attention
+        self.cross_norm = nn.LayerNorm(hidden)
+        self.cross_attention = cross_attention
+        self.mlp_norm = nn.LayerNorm(hidden)
+        self.mlp = mlp
+
+"""
+
+FORWARD = """\
+    def forward(self, x, memory, target_visible, source_visible):
+        attended = x + self.attention(self.attention_norm(x), target_visible)
+        informed = attended + self.cross_attention(self.cross_norm(attended), memory, source_visible)
+        return informed + self.mlp(self.mlp_norm(informed))
+"""
+
+MODEL_ANSWER = INIT + FORWARD
+
+LINES = {
+    "read": "x + self.attention(self.attention_norm(x), target_visible)",
+    "ask": "attended + self.cross_attention(self.cross_norm(attended), memory, source_visible)",
+    "think": "informed + self.mlp(self.mlp_norm(informed))",
+}
+READ, ASK, THINK = (line.partition(" + ")[2] for line in LINES.values())  # what the parts find
+
+
+def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+    """Return the answer that computes some of its three lines otherwise."""
+    return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
+
+
+WRONG = (
+    wrong(
+        "no-residual",
+        "There is no residual: each part's output takes the place of its input, in place of being added to it.",
+        read=READ,
+        ask=ASK,
+        think=THINK,
+    ),
+    wrong(
+        "no-residual-around-attention",
+        "The residual around attention is missing: its output takes the place of x, in place of being added.",
+        read=READ,
+    ),
+    wrong(
+        "no-residual-around-cross-attention",
+        "The residual around cross-attention is missing: what the target has read of itself is lost.",
+        ask=ASK,
+    ),
+    wrong(
+        "no-residual-around-mlp",
+        "The residual around the MLP is missing: its output takes the place of its input, in place of being added.",
+        think=THINK,
+    ),
+    wrong(
+        "residual-of-the-normalised",
+        "What is normalised is added: each residual goes around the norm, too.",
+        read=f"self.attention_norm(x) + {READ}",
+        ask=f"self.cross_norm(attended) + {ASK}",
+        think=f"self.mlp_norm(informed) + {THINK}",
+    ),
+    wrong(
+        "residual-of-the-normalised-around-cross-attention",
+        "Around cross-attention, what is normalised is added: the residual goes around the norm, too.",
+        ask=f"self.cross_norm(attended) + {ASK}",
+    ),
+    wrong(
+        "input-added-after-cross-attention",
+        "The second residual adds x as it came into the block: what the target has read of itself is lost.",
+        ask=f"x + {ASK}",
+    ),
+    wrong(
+        "input-added-at-the-end",
+        "The last residual adds x as it came into the block: what both attentions have found is lost.",
+        think=f"x + {THINK}",
+    ),
+    wrong(
+        "residual-forgets-the-source",
+        "The last residual adds what came before cross-attention: what that has found is lost.",
+        think=f"attended + {THINK}",
+    ),
+    wrong(
+        "subtracted",
+        "The parts are subtracted: what they find should be added.",
+        read=f"x - {READ}",
+        ask=f"attended - {ASK}",
+        think=f"informed - {THINK}",
+    ),
+    wrong(
+        "averaged",
+        "Input and output of a part are averaged: add them, and do not halve.",
+        read=f"(x + {READ}) / 2",
+        ask=f"(attended + {ASK}) / 2",
+        think=f"(informed + {THINK}) / 2",
+    ),
+    wrong(
+        "post-norm",
+        "The norms come after the sums, as in the first transformers: here each comes before its part.",
+        read="self.attention_norm(x + self.attention(x, target_visible))",
+        ask="self.cross_norm(attended + self.cross_attention(attended, memory, source_visible))",
+        think="self.mlp_norm(informed + self.mlp(informed))",
+    ),
+    wrong(
+        "norm-of-outputs",
+        "The norms are applied to what comes out of the parts: here they are for what goes in.",
+        read="x + self.attention_norm(self.attention(x, target_visible))",
+        ask="attended + self.cross_norm(self.cross_attention(attended, memory, source_visible))",
+        think="informed + self.mlp_norm(self.mlp(informed))",
+    ),
+    wrong(
+        "no-norm",
+        "There is no norm: all parts get their input as it is.",
+        read="x + self.attention(x, target_visible)",
+        ask="attended + self.cross_attention(attended, memory, source_visible)",
+        think="informed + self.mlp(informed)",
+    ),
+    wrong(
+        "no-norm-before-attention",
+        "The norm before attention is missing.",
+        read="x + self.attention(x, target_visible)",
+    ),
+    wrong(
+        "no-norm-before-cross-attention",
+        "The norm before cross-attention is missing: each part has one of its own.",
+        ask="attended + self.cross_attention(attended, memory, source_visible)",
+    ),
+    wrong(
+        "no-norm-before-mlp",
+        "The norm before the MLP is missing: each part has one of its own.",
+        think="informed + self.mlp(informed)",
+    ),
+    wrong(
+        "norm-on-memory",
+        "Memory is normalised, too: the encoder has done that already.",
+        ask="attended + self.cross_attention(self.cross_norm(attended), self.cross_norm(memory), source_visible)",
+    ),
+    wrong(
+        "norm-of-attention-on-memory",
+        "Memory is normalised, too: the encoder has done that already.",
+        ask="attended + self.cross_attention(self.cross_norm(attended), self.attention_norm(memory), source_visible)",
+    ),
+    wrong(
+        "norm-without-weights-on-memory",
+        "Memory is normalised, too: the encoder has done that already.",
+        ask="attended + self.cross_attention(self.cross_norm(attended), "
+        "F.layer_norm(memory, memory.shape[-1:]), source_visible)",
+    ),
+    wrong(
+        "norm-on-memory-only",
+        "Memory is normalised in place of what asks: the encoder has normalised memory already.",
+        ask="attended + self.cross_attention(attended, self.cross_norm(memory), source_visible)",
+    ),
+    wrong(
+        "norms-swapped",
+        "The norms of the two attentions are swapped: each part has one of its own, which learns its own weights.",
+        read="x + self.attention(self.cross_norm(x), target_visible)",
+        ask="attended + self.cross_attention(self.attention_norm(attended), memory, source_visible)",
+    ),
+    wrong(
+        "norms-of-cross-attention-and-mlp-swapped",
+        "The norms of cross-attention and MLP are swapped: each part has one of its own.",
+        ask="attended + self.cross_attention(self.mlp_norm(attended), memory, source_visible)",
+        think="informed + self.mlp(self.cross_norm(informed))",
+    ),
+    wrong(
+        "attention-norm-twice",
+        "The norm of attention is used before cross-attention as well, which has one of its own.",
+        ask="attended + self.cross_attention(self.attention_norm(attended), memory, source_visible)",
+    ),
+    wrong(
+        "cross-norm-twice",
+        "The norm of cross-attention is used before the MLP as well, which has one of its own.",
+        think="informed + self.mlp(self.cross_norm(informed))",
+    ),
+    wrong(
+        "norm-at-the-end",
+        "What comes out is normalised once more: a block ends with a sum.",
+        think=f"self.mlp_norm(informed + {THINK})",
+    ),
+    wrong(
+        "cross-attention-first",
+        "Cross-attention comes before attention: first the target reads itself, then it asks the source.",
+        read="x + self.cross_attention(self.cross_norm(x), memory, source_visible)",
+        ask="attended + self.attention(self.attention_norm(attended), target_visible)",
+    ),
+    wrong(
+        "mlp-before-cross-attention",
+        "The MLP comes before cross-attention: it should think about what both attentions have found.",
+        ask="attended + self.mlp(self.mlp_norm(attended))",
+        think="informed + self.cross_attention(self.cross_norm(informed), memory, source_visible)",
+    ),
+    wrong(
+        "mlp-first",
+        "The MLP comes before both attentions: it should think about what they have found.",
+        read="x + self.mlp(self.mlp_norm(x))",
+        ask="attended + self.attention(self.attention_norm(attended), target_visible)",
+        think="informed + self.cross_attention(self.cross_norm(informed), memory, source_visible)",
+    ),
+    wrong(
+        "in-parallel",
+        "All three parts read x: each should read what the part before it has added to.",
+        ask="attended + self.cross_attention(self.cross_norm(x), memory, source_visible)",
+        think="informed + self.mlp(self.mlp_norm(x))",
+    ),
+    wrong(
+        "attentions-in-parallel",
+        "Both attentions read x: the source should be asked with what the target has read of itself.",
+        ask="attended + self.cross_attention(self.cross_norm(x), memory, source_visible)",
+    ),
+    wrong(
+        "mlp-does-not-see-the-source",
+        "The MLP reads what came before cross-attention: it should think about the source, too.",
+        think="informed + self.mlp(self.mlp_norm(attended))",
+    ),
+    wrong(
+        "first-sequence-of-attention",
+        "Attention gives back one tensor here: [0] takes what its first sequence has found, for all of them.",
+        read=f"x + {READ}[0]",
+    ),
+    wrong(
+        "first-sequence-of-cross-attention",
+        "Cross-attention gives back one tensor here: [0] takes what its first sequence has found, for all of them.",
+        ask=f"attended + {ASK}[0]",
+    ),
+    wrong("no-attention", "Attention has no effect: the target does not read itself.", read="x"),
+    wrong("no-cross-attention", "Cross-attention has no effect: the source is never read.", ask="attended"),
+    wrong("no-mlp", "The MLP has no effect: only the two attentions add something.", think="informed"),
+    wrong(
+        "cross-attention-twice",
+        "Cross-attention comes twice: the target never reads itself.",
+        read="x + self.cross_attention(self.attention_norm(x), memory, source_visible)",
+    ),
+    wrong(
+        "attention-twice",
+        "Attention comes twice: the source is never read.",
+        ask="attended + self.attention(self.cross_norm(attended), target_visible)",
+    ),
+    wrong(
+        "target-read-in-place-of-memory",
+        "Cross-attention reads the target in place of memory: the source has no effect.",
+        ask="attended + self.cross_attention(self.cross_norm(attended), self.cross_norm(attended))",
+    ),
+    wrong(
+        "target-mask-not-passed",
+        "The mask of the target does not reach attention: each position reads what it should predict, and padding.",
+        read="x + self.attention(self.attention_norm(x))",
+    ),
+    wrong(
+        "source-mask-not-passed",
+        "The mask of the source does not reach cross-attention: its padding is read like words.",
+        ask="attended + self.cross_attention(self.cross_norm(attended), memory)",
+    ),
+    wrong(
+        "no-masks",
+        "No mask is passed on: the target reads its own future, and padding is read everywhere.",
+        read="x + self.attention(self.attention_norm(x))",
+        ask="attended + self.cross_attention(self.cross_norm(attended), memory)",
+    ),
+    wrong(
+        "own-causal-mask",
+        "The mask of the target is made anew from its length: then padding is read. It is given, with both in it.",
+        read="x + self.attention(self.attention_norm(x), torch.ones_like(target_visible).tril())",
+    ),
+    wrong(
+        "look-ahead-missing",
+        "Of the target's mask only padding is left: each position reads what it should predict.",
+        read="x + self.attention(self.attention_norm(x), target_visible[:, -1:].expand_as(target_visible))",
+    ),
+    wrong(
+        "target-mask-of-the-first",
+        "All sequences get the mask of the first target: each has a length of its own.",
+        read="x + self.attention(self.attention_norm(x), target_visible[:1].expand_as(target_visible))",
+    ),
+    wrong(
+        "source-mask-of-the-first",
+        "All sequences get the mask of the first source: each has a length of its own.",
+        ask="attended + self.cross_attention(self.cross_norm(attended), memory, "
+        "source_visible[:1].expand_as(source_visible))",
+    ),
+    wrong(
+        "target-mask-inverted",
+        "The mask of the target is inverted: it is True where a position may read already.",
+        read="x + self.attention(self.attention_norm(x), ~target_visible)",
+    ),
+    wrong(
+        "source-mask-inverted",
+        "The mask of the source is inverted: it is True where memory may be read already.",
+        ask="attended + self.cross_attention(self.cross_norm(attended), memory, ~source_visible)",
+    ),
+    wrong(
+        "target-mask-transposed",
+        "Rows and columns of the target's mask are exchanged: pass it on as it is.",
+        read="x + self.attention(self.attention_norm(x), target_visible.mT)",
+    ),
+    wrong(
+        "padding-of-memory-zeroed",
+        "Padding of memory is set to 0 and then read: it takes a share like anything else. The mask hides it.",
+        ask="attended + self.cross_attention(self.cross_norm(attended), memory * source_visible[..., None])",
+    ),
+)
+
+LEFT_OUT = {  # each in train mode alone, and in eval mode alone
+    "look-ahead-missing": {"read": "x + self.attention(self.attention_norm(x), target_visible if {mode} else None)"},
+    "source-mask-missing": {
+        "ask": "attended + self.cross_attention(self.cross_norm(attended), memory, source_visible if {mode} else None)"
+    },
+    "source-unread": {"ask": f"attended + {ASK} * {{mode}}"},
+}
+MODE = {"in-training": "(not self.training)", "in-eval-mode": "self.training"}
+
+# The second call of each case, in the other mode, gets copies: what changes its input in every call is below.
+BEHAVIOURS = misbehaviours(MODEL_ANSWER, "CrossDecoderBlock.forward", longer=(2, 17), calls=2)
+
+MISBEHAVING = (
+    *(each for each in BEHAVIOURS if each.name != "changes-its-input"),
+    replace(only_in_training(MODEL_ANSWER, "CrossDecoderBlock.forward"), hint=MODES),
+    *(
+        wrong(f"{name}-{when}", MODES, **{line: theirs.format(mode=mode) for line, theirs in lines.items()})
+        for name, lines in LEFT_OUT.items()
+        for when, mode in MODE.items()
+    ),
+    edited(
+        "masks-kept",
+        KEPT,
+        MODEL_ANSWER,
+        (
+            "        attended = x",
+            "        if getattr(self, 'kept', x[:0, 0]).shape != source_visible.shape:\n"
+            "            self.kept = source_visible.clone()\n"
+            "        source_visible = self.kept\n"
+            "        attended = x",
+        ),
+    ),
+    edited(
+        "two-results-expected",
+        ERROR,
+        MODEL_ANSWER,
+        (f"informed = {LINES['ask']}", f"found, _ = {ASK}\n        informed = attended + found"),
+    ),
+    wrong("dropout", CALLED_AGAIN, think=f"informed + F.dropout({THINK}, 0.1)"),
+    wrong("dropout-in-training", CALLED_AGAIN, think=f"informed + F.dropout({THINK}, 0.1, self.training)"),
+    wrong(
+        "masks-exchanged",
+        MASKS,
+        read="x + self.attention(self.attention_norm(x), source_visible)",
+        ask="attended + self.cross_attention(self.cross_norm(attended), memory, target_visible)",
+    ),
+    wrong(
+        "target-mask-twice",
+        MASKS,
+        ask="attended + self.cross_attention(self.cross_norm(attended), memory, target_visible)",
+    ),
+    wrong("source-mask-twice", MASKS, read="x + self.attention(self.attention_norm(x), source_visible)"),
+    wrong("target-mask-lost-an-axis", MASKS, read="x + self.attention(self.attention_norm(x), target_visible[:, -1])"),
+    wrong(
+        "source-and-target-exchanged",
+        EXCHANGED,
+        ask="attended + self.cross_attention(memory, self.cross_norm(attended), source_visible)",
+    ),
+    wrong(
+        "target-read-with-the-mask-of-the-source",
+        NOT_MEMORY,
+        ask="attended + self.cross_attention(self.cross_norm(attended), attended, source_visible)",
+    ),
+    edited(
+        "adds-to-its-input",
+        IN_PLACE,
+        MODEL_ANSWER,
+        (f"attended = {LINES['read']}", f"x += {READ}\n        attended = x"),
+    ),
+    edited(
+        "mask-inverted-in-place",
+        "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead.",
+        MODEL_ANSWER,
+        (f"return {LINES['think']}", f"source_visible.logical_not_()\n        return {LINES['think']}"),
+    ),
+    wrong("forgets-the-residual-for-large-numbers", OTHER_SIZES, read=f"x.clamp(-7, 7) + {READ}"),
+    edited(
+        "a-norm-missing",
+        GIVEN,
+        MODEL_ANSWER,
+        ("self.cross_norm = nn.LayerNorm(hidden)", "self.cross_norm = nn.Identity()"),
+    ),
+    edited(
+        "other-eps",
+        GIVEN,
+        MODEL_ANSWER,
+        ("self.mlp_norm = nn.LayerNorm(hidden)", "self.mlp_norm = nn.LayerNorm(hidden, eps=1e-3)"),
+    ),
+    edited(
+        "no-module",
+        "Derive your class from nn.Module, and give the check the class itself.",
+        MODEL_ANSWER,
+        ("(nn.Module)", ""),
+        ("        super().__init__()\n", ""),
+    ),
+    edited("nothing-returned", "Return output as one tensor.", MODEL_ANSWER, (f"return {LINES['think']}", THINK)),
+    wrong("both-returned", "Return output as one tensor.", think=f"informed, {THINK}"),
+)
+
+FORWARDS = {
+    "x-again-and-again": """\
+    def forward(self, x, memory, target_visible, source_visible):
+        x = x + self.attention(self.attention_norm(x), target_visible)
+        x = x + self.cross_attention(self.cross_norm(x), memory, source_visible)
+        x = x + self.mlp(self.mlp_norm(x))
+        return x
+""",
+    "step-by-step": """\
+    def forward(self, x, memory, target_visible, source_visible):
+        residual = x
+        x = self.attention_norm(x)
+        x = self.attention(x, target_visible)
+        x = residual + x
+        residual = x
+        x = self.cross_norm(x)
+        x = self.cross_attention(x, memory, source_visible)
+        x = residual + x
+        residual = x
+        x = self.mlp_norm(x)
+        x = self.mlp(x)
+        return residual + x
+""",
+    "loop-over-parts": """\
+    def forward(self, x, memory, target_visible, source_visible):
+        parts = (
+            (self.attention_norm, self.attention, (target_visible,)),
+            (self.cross_norm, self.cross_attention, (memory, source_visible)),
+            (self.mlp_norm, self.mlp, ()),
+        )
+        for norm, part, others in parts:
+            x = part(norm(x), *others) + x
+        return x
+""",
+    "one-sum": """\
+    def forward(self, x, memory, target_visible, source_visible):
+        read = self.attention(self.attention_norm(x), target_visible)
+        asked = self.cross_attention(self.cross_norm(x + read), memory, source_visible)
+        return x + read + asked + self.mlp(self.mlp_norm(x + read + asked))
+""",
+    "torch-add": """\
+    def forward(self, x, memory, target_visible, source_visible):
+        x = torch.add(x, self.attention(self.attention_norm(x), target_visible))
+        x = torch.add(x, self.cross_attention(self.cross_norm(x), memory, source_visible))
+        return torch.add(x, self.mlp(self.mlp_norm(x)))
+""",
+    "in-place-on-a-copy": """\
+    def forward(self, x, memory, target_visible, source_visible):
+        output = x.clone()
+        output += self.attention(self.attention_norm(x), target_visible)
+        output = output.clone().add_(self.cross_attention(self.cross_norm(output), memory, source_visible))
+        return output.clone().add_(self.mlp(self.mlp_norm(output)))
+""",
+    "functional-norm": """\
+    def normalised(self, x, norm):
+        return F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+    def forward(self, x, memory, target_visible, source_visible):
+        x = x + self.attention(self.normalised(x, self.attention_norm), target_visible)
+        x = x + self.cross_attention(self.normalised(x, self.cross_norm), memory, source_visible)
+        return x + self.mlp(self.normalised(x, self.mlp_norm))
+""",
+    "norm-by-hand": """\
+    def normalised(self, x, norm):
+        variance, mean = torch.var_mean(x, dim=-1, keepdim=True, correction=0)
+        return (x - mean) / torch.sqrt(variance + norm.eps) * norm.weight + norm.bias
+
+    def forward(self, x, memory, target_visible, source_visible):
+        x = x + self.attention(self.normalised(x, self.attention_norm), target_visible)
+        x = x + self.cross_attention(self.normalised(x, self.cross_norm), memory, source_visible)
+        return x + self.mlp(self.normalised(x, self.mlp_norm))
+""",
+    "residual-function": """\
+    def forward(self, x, memory, target_visible, source_visible):
+        def with_residual(x, norm, part):
+            return x + part(norm(x))
+
+        x = with_residual(x, self.attention_norm, lambda seen: self.attention(seen, target_visible))
+        x = with_residual(x, self.cross_norm, lambda seen: self.cross_attention(seen, memory, source_visible))
+        return with_residual(x, self.mlp_norm, self.mlp)
+""",
+    "one-sequence-at-a-time": """\
+    def forward(self, x, memory, target_visible, source_visible):
+        rows = []
+        given = (tensor.split(1) for tensor in (x, memory, target_visible, source_visible))
+        for target, source, past, real in zip(*given):
+            target = target + self.attention(self.attention_norm(target), past)
+            target = target + self.cross_attention(self.cross_norm(target), source, real)
+            rows.append(target + self.mlp(self.mlp_norm(target)))
+        return torch.cat(rows)
+""",
+    "padding-of-the-source-cut-off": """\
+    def forward(self, x, memory, target_visible, source_visible):
+        x = x + self.attention(self.attention_norm(x), target_visible)
+        seen = self.cross_norm(x)
+        asked = []
+        for asking, source, real in zip(seen.split(1), memory, source_visible):
+            asked.append(self.cross_attention(asking, source[real][None], real[real][None]))
+        x = x + torch.cat(asked)
+        return x + self.mlp(self.mlp_norm(x))
+""",
+    "masks-by-name": """\
+    def forward(self, x, memory, target_visible, source_visible):
+        x = x + self.attention(self.attention_norm(x), visible=target_visible)
+        x = x + self.cross_attention(self.cross_norm(x), memory, visible=source_visible)
+        return x + nn.Sequential(self.mlp_norm, self.mlp)(x)
+""",
+}
+
+CROSS_BLOCK_RECORD = ValueRecord(
+    public=CROSS_BLOCK,
+    title="A block of the decoder with cross-attention",
+    defines="CrossDecoderBlock",
+    parts=(Part("cross-block-check", 3, values),),
+    properties=(
+        SEQUENCES_APART,
+        input_matters("output"),
+        FUTURE_UNREAD,
+        right_for_other_masks(reference, "target_visible", "source_visible"),
+    ),
+    first_sizes={"b": 3, "n": 5, "m": 8, "hidden": 7, "width": 11},
+    other_length={"b": 2, "n": 17, "m": 13},
+    other_sizes={"b": 4, "n": 6, "m": 11, "hidden": 10, "width": 13, "magnitude": 4},
+    draw=draw,
+    reference=reference,
+    guards=("modeling_encoder_decoder.CrossDecoderBlock",),
+    model_answer=MODEL_ANSWER,
+    wrong=WRONG,
+    misbehaving=MISBEHAVING,
+    right={name: INIT + forward for name, forward in FORWARDS.items()},
+)

@@ -1,0 +1,533 @@
+"""Exercise of topic 06: a translation from the likeliest next tokens."""
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grading.exercises.offset_profile import VIEWED
+from grading.judge import values
+from grading.mistakes import ERROR, misbehaviours
+from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
+from transformer_lm.checks.exercise import CALLED_AGAIN, OTHER_SIZES
+from transformer_lm.checks.greedy_decode import CHANGED, GREEDY_DECODE, NOT_LONG, SURE
+
+ROWS, PERIOD = 17, 7  # of the table, a prime number; and how many places have a multiplier of their own
+
+Scores = Callable[[list[int]], NDArray[np.float64]]  # of what follows the tokens so far, START first
+
+
+def shuffled(rng: random.Random, items: list[int]) -> list[int]:
+    """Return the items in another order."""
+    return sorted(items, key=lambda each: rng.random())
+
+
+def drawn_places(rng: random.Random) -> NDArray[np.int64]:
+    """Return the multipliers of the places, (2, PERIOD): of the source, and of the target."""
+    return np.array([shuffled(rng, list(range(1, ROWS)))[:PERIOD] for _ in range(2)])
+
+
+def length(words: int) -> int:
+    """Return how many tokens a translation has, END included, for a source of so many words."""
+    return 2 * words - 3
+
+
+def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
+    """Return sources of several lengths, padded, and the scores of a model; 0, 1 and 2 are words.
+
+    One source fills its row, and the translation of another ends at once, if there are at least four. The first and the
+    last are neither the longest nor the shortest. The second max_len is a length in the middle: longer ones are cut.
+    """
+    b, m, v = (sizes[name] for name in ("b", "m", "v"))
+    vocabulary = v + 4
+    special = shuffled(rng, list(range(3, vocabulary)))[:3]
+    start, end, pad = special
+    words = [token for token in range(vocabulary) if token not in special]
+    read = [*sorted(shuffled(rng, list(range(3, m)))[: b - 1]), m]  # words of each source
+    if b > 3:
+        read[0] = 2
+    ends = shuffled(rng, [read[1], read[-2]])
+    between = shuffled(rng, [read[0], *read[2:-2], read[-1]])
+    source = np.full((b, m), pad)
+    for row, count in zip(source, ([ends[0], *between, ends[1]] if b > 3 else shuffled(rng, read)), strict=True):
+        row[:count] = [words[int(rng.random() * len(words))] for _ in range(count)]
+    table = np.zeros((ROWS, vocabulary))  # scores one apart, most of them negative
+    for row in table:
+        best, *others = shuffled(rng, words)
+        row[[start, pad, *shuffled(rng, [end, *others]), best]] = np.arange(vocabulary) - vocabulary + 2
+    return {
+        "source": source,
+        "table": table,
+        "places": drawn_places(rng),
+        "special": np.array(special),
+        "max_lens": np.array([length(m) + 2 + int(rng.random() * 3), length(read[(b - 1) // 2])]),
+    }
+
+
+def row_of_scores(case: Arrays, source: NDArray[np.int64], tokens: list[int]) -> NDArray[np.float64]:
+    """Return the row of the table that a source and the tokens so far, START first, select."""
+    number = 0
+    for multipliers, side in zip(case["places"], (source, tokens), strict=True):
+        number += sum(int(multipliers[place % PERIOD]) * (int(token) + 1) for place, token in enumerate(side))
+    return case["table"][number % ROWS]
+
+
+def likeliest_tokens(scores: Scores, start: int, end: int, max_len: int) -> list[int]:
+    """Return the likeliest tokens of one sentence, up to END or max_len of them."""
+    tokens: list[int] = []
+    while len(tokens) < max_len and end not in tokens:
+        tokens.append(int(np.argmax(scores([start, *tokens]))))
+    return tokens
+
+
+def reference(case: Arrays) -> Arrays:
+    """Return the translations, sentence by sentence, padded to the longest."""
+    start, end, pad = (int(token) for token in case["special"])
+    enough, too_few = (int(max_len) for max_len in case["max_lens"])
+
+    def translation(source: NDArray[np.int64], max_len: int) -> list[int]:
+        def scores(tokens: list[int]) -> NDArray[np.float64]:
+            row = np.array(row_of_scores(case, source, tokens))
+            row[end] += SURE * (len(tokens) == length(np.count_nonzero(source != pad)))
+            return row
+
+        return likeliest_tokens(scores, start, end, max_len)
+
+    def padded(sources: NDArray[np.int64], max_len: int) -> NDArray[np.float64]:
+        found = [translation(source, max_len) for source in sources]
+        longest = max(len(tokens) for tokens in found)
+        return np.array([[*tokens, *[pad] * (longest - len(tokens))] for tokens in found], dtype=np.float64)
+
+    return {
+        "decoded": padded(case["source"], enough),
+        "cut_off": padded(case["source"], too_few),
+        "of_one_sentence": padded(case["source"][-1:], enough),
+        "calls_for_each_token": np.ones(1),
+    }
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+MODEL_ANSWER = """\
+def greedy_decode(model, source, start, end, pad, max_len):
+    b = len(source)
+    tokens = torch.full((b, 1), start, device=source.device)
+    ended = torch.zeros(b, dtype=torch.bool, device=source.device)
+    for _ in range(max_len):
+        scores = model(source, tokens)[:, -1]  # (b, v)
+        following = scores.argmax(dim=-1)
+        following = following.masked_fill(ended, pad)
+        tokens = torch.cat([tokens, following[:, None]], dim=1)
+        ended = ended | (following == end)
+        if ended.all():
+            break
+    return tokens[:, 1:]
+"""
+
+LINES = {
+    "begin": "(b, 1), start,",
+    "steps": "for _ in range(max_len):",
+    "scores": "model(source, tokens)[:, -1]",
+    "likeliest": "scores.argmax(dim=-1)",
+    "padded": "following.masked_fill(ended, pad)",
+    "grown": "torch.cat([tokens, following[:, None]], dim=1)",
+    "ended": "ended | (following == end)",
+    "stop": "if ended.all():",
+    "returned": "tokens[:, 1:]",
+}
+
+
+def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+    """Return the answer that computes some of its lines otherwise."""
+    return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
+
+
+ONE_TOO_FEW = "The last token that max_len allows is missing: START does not count, END does."
+PAST_THE_END = "The result goes on to max_len although every sentence has ended: it is as long as the longest of them."
+AFTER_START = "Each step uses the scores that follow START alone: which position has read all tokens so far?"
+OF_THE_FIRST = "All sentences get the translation of the first: each has a source and tokens of its own."
+NEEDLESS = "The model is asked although every sentence has ended: stop as soon as the last END is there."
+
+WRONG = (
+    wrong("least-likely", "The least likely token is taken each time.", likeliest="scores.argmin(dim=-1)"),
+    wrong(
+        "second-likeliest",
+        "The second likeliest token is taken: topk gives the likeliest first.",
+        likeliest="scores.topk(2).indices[:, 1]",
+    ),
+    wrong(
+        "start-kept", "START is part of the result: the model reads it, but it is no translation.", returned="tokens"
+    ),
+    wrong(
+        "end-cut-off",
+        "The last column is missing: the END of the longest sentence belongs to the result.",
+        returned="tokens[:, 1:-1]",
+    ),
+    wrong(
+        "end-replaced-by-padding",
+        "Padding stands in the place of END: a sentence keeps its END, and padding follows.",
+        padded="following.masked_fill(ended | following.eq(end), pad)",
+        ended="ended | (scores.argmax(dim=-1) == end)",
+    ),
+    wrong(
+        "end-never-chosen",
+        "END is never chosen: the model decides when a sentence ends.",
+        likeliest="scores.index_fill(1, torch.tensor([end], device=source.device), -math.inf).argmax(dim=-1)",
+    ),
+    wrong(
+        "goes-on-after-end",
+        "Words come after END: what the model says about a sentence that has ended does not matter.",
+        padded="following",
+    ),
+    wrong(
+        "padded-once",
+        "After END comes one pad, and then words again: a sentence that has ended stays so.",
+        ended="following == end",
+    ),
+    wrong(
+        "end-repeated",
+        "END is repeated after the first one: padding follows it.",
+        padded="following.masked_fill(ended, end)",
+    ),
+    wrong(
+        "zeros-after-end",
+        "Zeros follow END: 0 is a word here, use the pad that is given.",
+        padded="following.masked_fill(ended, 0)",
+    ),
+    wrong(
+        "start-after-end",
+        "START follows END: use the pad that is given.",
+        padded="following.masked_fill(ended, start)",
+    ),
+    wrong(
+        "all-padded-with-the-first",
+        "After the first END all sentences get padding: only those that have ended should.",
+        padded="following if not ended.any() else torch.full_like(following, pad)",
+    ),
+    wrong("stops-with-the-first", "It stops at the first END: the other sentences go on.", stop="if ended.any():"),
+    wrong(
+        "stops-with-the-first-row",
+        "It stops when the first sentence of the batch has ended: the others go on.",
+        stop="if ended[0]:",
+    ),
+    wrong(
+        "stops-with-the-last-row",
+        "It stops when the last sentence of the batch has ended: the others go on.",
+        stop="if ended[-1]:",
+    ),
+    wrong(
+        "stops-when-most-have-ended",
+        "It stops when half of the sentences have ended: all of them should.",
+        stop="if ended.sum() * 2 >= b:",
+    ),
+    wrong("stops-at-max-len-only", PAST_THE_END, stop="if False:"),
+    wrong(
+        "all-at-once",
+        "It stops only if all sentences end at the same step: remember those that have ended before.",
+        stop="if (following == end).all():",
+    ),
+    edited(
+        "padded-to-max-len",
+        PAST_THE_END,
+        MODEL_ANSWER,
+        (LINES["returned"], "F.pad(tokens[:, 1:], (0, max_len + 1 - tokens.shape[1]), value=pad)"),
+    ),
+    wrong(
+        "waits-for-padding",
+        "A sentence is taken to end with padding: it ends with END, and padding comes after that.",
+        ended="ended | (following == pad)",
+    ),
+    wrong("one-too-few", ONE_TOO_FEW, steps="for _ in range(max_len - 1):"),
+    wrong(
+        "one-too-many",
+        "There is one token more than max_len allows: count without START.",
+        steps="for _ in range(max_len + 1):",
+    ),
+    wrong("max-len-ignored", "There are more than max_len tokens: it stops at END only.", steps="while True:"),
+    wrong(
+        "as-long-as-the-source",
+        "It stops after as many tokens as the source has: a translation may be longer.",
+        steps="for _ in range(min(max_len, source.shape[1])):",
+    ),
+    wrong(
+        "last-token-only",
+        "The model reads the last token alone: give it all tokens so far.",
+        scores="model(source, tokens[:, -1:])[:, -1]",
+    ),
+    wrong(
+        "last-two-tokens",
+        "The model reads the last tokens only: give it all tokens so far.",
+        scores="model(source, tokens[:, -2:])[:, -1]",
+    ),
+    wrong(
+        "start-read-alone",
+        AFTER_START,
+        scores="model(source, tokens[:, :1])[:, -1]",
+    ),
+    wrong(
+        "start-not-read",
+        "The model reads no START once there are words: give it all tokens so far, START first.",
+        scores="model(source, tokens[:, 1:] if tokens.shape[1] > 1 else tokens)[:, -1]",
+    ),
+    wrong(
+        "first-position",
+        AFTER_START,
+        scores="model(source, tokens)[:, 0]",
+    ),
+    wrong(
+        "position-before-the-last",
+        "The scores of the position before the last are used: they are about the token that is there already.",
+        scores="model(source, tokens)[:, -2:][:, 0]",
+    ),
+    wrong(
+        "all-positions",
+        "The scores of all positions are added up: the last one tells what follows.",
+        scores="model(source, tokens).sum(dim=1)",
+    ),
+    wrong(
+        "exchanged",
+        "Source and target are exchanged: the model takes the source first.",
+        scores="model(tokens, source)[:, -1]",
+    ),
+    wrong(
+        "source-not-read",
+        "The model gets the target twice and never reads the source.",
+        scores="model(tokens, tokens)[:, -1]",
+    ),
+    wrong(
+        "source-of-the-first",
+        OF_THE_FIRST,
+        scores="model(source[:1].expand(b, -1), tokens)[:, -1]",
+    ),
+    wrong(
+        "sources-mixed",
+        "Sentences read the source of another row: the rows of a batch do not mix.",
+        scores="model(source.flip(0), tokens)[:, -1]",
+    ),
+    wrong(
+        "source-cut",
+        "The model reads only as much of the source as there are tokens: it reads the whole source at every step.",
+        scores="model(source[:, : tokens.shape[1]], tokens)[:, -1]",
+    ),
+    wrong(
+        "one-token-for-all",
+        OF_THE_FIRST,
+        likeliest="scores.argmax(dim=-1)[:1].expand(b)",
+    ),
+    wrong(
+        "place-in-the-whole-batch",
+        "One argmax runs over the whole batch: it should run over the vocabulary, row by row.",
+        likeliest="scores.argmax().expand(b)",
+    ),
+    wrong(
+        "scores-of-the-batch-added",
+        "The scores of all sentences are added up before the argmax: the rows of a batch do not mix.",
+        likeliest="scores.sum(dim=0).argmax().expand(b)",
+    ),
+    wrong(
+        "put-in-front",
+        "New tokens are put in front of those that are there: they follow them.",
+        grown="torch.cat([following[:, None], tokens], dim=1)",
+        returned="tokens[:, :-1]",
+    ),
+    wrong("begins-with-padding", "The model reads padding in the place of START.", begin="(b, 1), pad,"),
+    wrong("begins-with-end", "The model reads END in the place of START.", begin="(b, 1), end,"),
+    wrong("begins-with-zero", "The model reads 0 in the place of START: 0 is a word here.", begin="(b, 1), 0,"),
+    wrong(
+        "one-sentence-squeezed",
+        "A batch of one sentence comes back without its first axis: look for `squeeze`.",
+        returned="tokens[:, 1:].squeeze(0)",
+    ),
+    wrong(
+        "asks-once-more",
+        NEEDLESS,
+        stop="if False:",
+        likeliest="scores.argmax(dim=-1)\n        if ended.all():\n            break",
+    ),
+    wrong(
+        "decodes-on-and-cuts",
+        NEEDLESS,
+        stop="if False:",
+        returned="tokens[:, 1 : 1 + int((tokens[:, 1:] != pad).sum(dim=1).max())]",
+    ),
+)
+
+TENSOR = "Return decoded as one tensor."
+BEHAVIOURS = misbehaviours(MODEL_ANSWER, "greedy_decode", longer=(7, 13), calls=3)
+
+MISBEHAVING = (
+    *(each for each in BEHAVIOURS if each.name in ("differs-the-second-time", "fits-one-length", "fits-known-sizes")),
+    edited("source-changed", CHANGED, MODEL_ANSWER, ("    return", "    source.fill_(pad)\n    return")),
+    wrong("source-viewed", VIEWED, scores="model(source.view(-1).view(source.shape), tokens)[:, -1]"),
+    wrong(
+        "sampled",
+        CALLED_AGAIN,
+        likeliest="torch.multinomial(scores.softmax(dim=-1), 1)[:, 0]",
+    ),
+    wrong("of-floats", NOT_LONG, returned="tokens[:, 1:].float()"),
+    wrong("of-small-numbers", NOT_LONG, returned="tokens[:, 1:].int()"),
+    wrong("lists", TENSOR, returned="[[token for token in row if token != pad] for row in tokens[:, 1:].tolist()]"),
+    wrong("at-most-thirty", OTHER_SIZES, steps="for _ in range(min(max_len, 30)):"),
+    wrong("never-stops", ERROR, steps="while True:", ended="ended | (following == -1)"),
+    wrong("one-source-for-all", ERROR, scores="model(source[:1], tokens)[:, -1]"),
+    edited("nothing-returned", TENSOR, MODEL_ANSWER, ("return tokens[:, 1:]", "tokens[:, 1:]")),
+)
+
+RIGHT = {
+    "without-gradients": """\
+@torch.no_grad()
+def greedy_decode(model, source, start, end, pad, max_len):
+    tokens = source.new_full((source.shape[0], 1), start)
+    ended = tokens[:, 0] == end
+    while tokens.shape[1] <= max_len and not ended.all():
+        likeliest = model(source, tokens)[:, -1, :].argmax(dim=1)
+        likeliest[ended] = pad
+        ended |= likeliest.eq(end)
+        tokens = torch.cat((tokens, likeliest.unsqueeze(1)), dim=1)
+    return tokens[:, 1:]
+""",
+    "sentence-by-sentence": """\
+def greedy_decode(model, source, start, end, pad, max_len):
+    translations = []
+    for sentence in source:
+        tokens = [start]
+        while len(tokens) <= max_len and tokens[-1] != end:
+            target = torch.tensor([tokens], device=source.device)
+            tokens.append(model(sentence[None], target)[0, -1].argmax().item())
+        translations.append(torch.tensor(tokens[1:], device=source.device))
+    return nn.utils.rnn.pad_sequence(translations, batch_first=True, padding_value=pad)
+""",
+    "columns-in-a-list": """\
+def greedy_decode(model, source, start, end, pad, max_len):
+    columns = [torch.full((len(source),), start, device=source.device)]
+    for step in range(max_len):
+        scores = model(source, torch.stack(columns, dim=1))
+        best = scores[:, -1].max(dim=-1).indices
+        over = sum((column == end for column in columns), torch.zeros_like(best)) > 0
+        columns.append(torch.where(over, pad, best))
+        if (torch.stack(columns) == end).any(dim=0).all():
+            break
+    return torch.stack(columns[1:], dim=1)
+""",
+    "goes-on-and-pads-later": """\
+def greedy_decode(model, source, start, end, pad, max_len):
+    tokens = torch.full((len(source), 1), start, dtype=torch.long, device=source.device)
+    for _ in range(max_len):
+        following = model(source, tokens)[:, -1:].argmax(dim=-1)
+        tokens = torch.cat([tokens, following], dim=1)
+        if (tokens[:, 1:] == end).any(dim=1).all():
+            break
+    tokens = tokens[:, 1:]
+    ends = (tokens == end).long()
+    after = ends.cumsum(dim=1) - ends > 0  # an END before it, whatever comes later
+    return tokens.masked_fill(after, pad)
+""",
+    "only-those-that-go-on": """\
+def greedy_decode(model, source, start, end, pad, max_len):
+    b = source.shape[0]
+    tokens = torch.full((b, max_len + 1), pad, device=source.device)
+    tokens[:, 0] = start
+    alive = torch.arange(b, device=source.device)
+    length = 0
+    while length < max_len and len(alive):
+        scores = model(source[alive], tokens[alive, : length + 1])
+        length += 1
+        tokens[alive, length] = scores[:, -1].argmax(-1)
+        alive = alive[tokens[alive, length] != end]
+    return tokens[:, 1 : length + 1]
+""",
+    "last-token-tells": """\
+def greedy_decode(model, source, start, end, pad, max_len):
+    tokens = torch.full([len(source), 1], start).to(source.device)
+    for _ in range(max_len):
+        over = (tokens[:, -1] == end) | (tokens[:, -1] == pad)
+        if over.all():
+            break
+        best = model(source, tokens)[:, -1].topk(1).indices[:, 0]
+        tokens = torch.hstack([tokens, torch.where(over, torch.full_like(best, pad), best)[:, None]])
+    return tokens[:, 1:]
+""",
+    "whole-target-each-time": """\
+def greedy_decode(model, source, start, end, pad, max_len):
+    target = torch.full((len(source), max_len + 1), pad, device=source.device)
+    target[:, 0] = start
+    ended = torch.zeros(len(source), 1, dtype=torch.bool, device=source.device)
+    for i in range(max_len):
+        probabilities = model(source, target).softmax(dim=-1)[:, i : i + 1]  # what comes later is not read
+        target[:, i + 1 : i + 2] = probabilities.argmax(dim=-1) * ~ended + pad * ended
+        ended = ended | (target[:, i + 1 : i + 2] == end)
+        if bool(ended.all()):
+            return target[:, 1 : i + 2]
+    return target[:, 1:]
+""",
+    "python-lists": """\
+def greedy_decode(model, source, start, end, pad, max_len):
+    rows = [[] for _ in source]
+    while any(end not in row for row in rows) and len(rows[0]) < max_len:
+        target = torch.tensor([[start] + row for row in rows], device=source.device)
+        with torch.no_grad():
+            best = model(source, target)[:, -1].argmax(dim=-1).tolist()
+        rows = [row + [pad if end in row else token] for row, token in zip(rows, best)]
+    return torch.tensor(rows, device=source.device)
+""",
+    "recursion": """\
+def greedy_decode(model, source, start, end, pad, max_len):
+    def extended(tokens, left):
+        over = (tokens[:, 1:] == end).any(dim=1)
+        if left == 0 or over.all():
+            return tokens[:, 1:]
+        scores = model(source, tokens)[:, -1].log_softmax(dim=-1)
+        following = scores.argmax(dim=-1, keepdim=True).masked_fill(over[:, None], pad)
+        return extended(torch.cat([tokens, following], dim=1), left - 1)
+
+    return extended(torch.full((len(source), 1), start, device=source.device), max_len)
+""",
+    "scores-of-ended-changed": """\
+def greedy_decode(model, source, start, end, pad, max_len):
+    tokens = start * torch.ones(len(source), 1, dtype=torch.long, device=source.device)
+    going_on = torch.ones(len(source), dtype=torch.bool, device=source.device)
+    with torch.inference_mode():
+        while going_on.any() and tokens.size(1) - 1 < max_len:
+            scores = model(source, tokens)[:, -1].clone()
+            scores[~going_on] = -math.inf
+            scores[~going_on, pad] = 0.0
+            tokens = torch.cat([tokens, scores.sort(dim=-1, descending=True).indices[:, :1]], dim=1)
+            going_on = going_on & (tokens[:, -1] != end)
+    return tokens[:, 1:]
+""",
+    "numpy": """\
+import numpy as np
+
+
+def greedy_decode(model, source, start, end, pad, max_len):
+    tokens = np.full((len(source), 1), start)
+    ended = np.zeros(len(source), dtype=bool)
+    for _ in range(max_len):
+        scores = model(source, torch.from_numpy(tokens).to(source.device)).detach().cpu().numpy()
+        following = np.where(ended, pad, scores[:, -1].argmax(axis=-1))
+        tokens = np.concatenate([tokens, following[:, None]], axis=1)
+        ended |= following == end
+        if ended.all():
+            break
+    return torch.from_numpy(tokens[:, 1:]).to(source.device)
+""",
+}
+
+GREEDY_DECODE_RECORD = ValueRecord(
+    public=GREEDY_DECODE,
+    title="The likeliest token, again and again",
+    defines="greedy_decode",
+    parts=(Part("greedy-decode-check", 3, values),),
+    properties=(),
+    first_sizes={"b": 5, "m": 8, "v": 6},
+    other_length={"b": 7, "m": 13},
+    other_sizes={"b": 4, "m": 7, "v": 11},
+    draw=draw,
+    reference=reference,
+    guards=("decoding.greedy_decode", "decoding.sample_decode", "decoding._decoded", "decoding.translated"),
+    model_answer=MODEL_ANSWER,
+    wrong=WRONG,
+    misbehaving=MISBEHAVING,
+    right=RIGHT,
+)

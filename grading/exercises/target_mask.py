@@ -1,0 +1,370 @@
+"""Exercise of topic 06: which positions of a padded target may read which."""
+
+import random
+
+import numpy as np
+
+from grading.exercises.cross_attention import KEPT, right_for_other_masks
+from grading.judge import values
+from grading.mistakes import ERROR, misbehaviours
+from grading.properties import SEQUENCES_APART, input_matters
+from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
+from transformer_lm.checks.exercise import OTHER_LENGTH, OTHER_SIZES
+from transformer_lm.checks.target_mask import NOT_BOOL, TARGET_MASK
+
+
+def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
+    """Return sequences of different lengths, the last without padding; ids of words lie below and above padding's.
+
+    The token 0 is a word as any other, but with large ids it is padding, and the first sequence is the longest.
+    """
+    b, n, words = (sizes[name] for name in ("b", "n", "words"))
+    pad = 0 if "magnitude" in sizes else 1 + words // 2
+    drawn = sorted(range(2, n), key=lambda length: rng.random())[: b - 1]
+    lengths = [*sorted(drawn, reverse=True), n]  # of three or more, the first is neither the longest nor the shortest
+    if "magnitude" in sizes:
+        lengths.reverse()
+    visible = np.arange(n) < np.array(lengths)[:, None]  # (b, n)
+    tokens = np.array([int(rng.random() * words) for _ in range(b * n)]).reshape(b, n)
+    tokens[:, :2] = 0, words - 1
+    tokens[tokens >= pad] += 1
+    return {"tokens": np.where(visible, tokens * sizes.get("magnitude", 1), pad), "pad": np.array(pad)}
+
+
+def reference(case: Arrays) -> Arrays:
+    """Return 1 where a position may read another, pair by pair."""
+    tokens, pad = case["tokens"], int(case["pad"])
+    b, n = tokens.shape
+    visible = np.zeros((b, n, n))
+    for mask, own in zip(visible, tokens.tolist(), strict=True):
+        for i in range(n):
+            for j in range(i + 1):
+                mask[i, j] = own[j] != pad
+    return {"visible": visible}
+
+
+# --- answers ------------------------------------------------------------------------------------
+
+MODEL_ANSWER = """\
+def target_mask(tokens, pad):
+    b, n = tokens.shape
+    real = tokens != pad  # (b, n)
+    past = torch.ones(n, n, dtype=torch.bool, device=tokens.device).tril()  # (i, j)
+    visible = past & real[:, None, :]  # (b, i, j)
+    return visible
+"""
+
+LINES = {
+    "real": "tokens != pad",
+    "past": "torch.ones(n, n, dtype=torch.bool, device=tokens.device).tril()",
+    "visible": "past & real[:, None, :]",
+    "returned": "return visible",
+}
+ALL = "torch.ones(n, n, dtype=torch.bool, device=tokens.device)"
+
+
+def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+    """Return the answer that computes some of its lines otherwise."""
+    if "returned" in lines:
+        lines["returned"] = f"return {lines['returned']}"
+    return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
+
+
+# The same numbers: behind a causal mask, what a real token reads is real.
+BLANK = "Rows of padding are blank, and a softmax over nothing is NaN: padding is hidden as a key, not as a query."
+
+WRONG = (
+    wrong(
+        "diagonal-hidden",
+        "The diagonal is hidden: a position may read itself, and the first one would have nothing to read.",
+        past=f"{ALL}.tril(-1)",
+    ),
+    wrong(
+        "wrong-triangle",
+        "It is the other triangle: the past is hidden, and each position reads itself and what comes after it.",
+        past=f"{ALL}.triu()",
+    ),
+    wrong(
+        "only-the-future",
+        "Only the future is visible: what is True should be hidden, and the other way round.",
+        past=f"{ALL}.triu(1)",
+    ),
+    wrong(
+        "one-step-ahead",
+        "Each position still reads the next one, the very token that it should predict.",
+        past=f"{ALL}.tril(1)",
+    ),
+    wrong(
+        "look-ahead-missing",
+        "Only padding is hidden: every position reads the future, too.",
+        past=ALL,
+    ),
+    wrong(
+        "padding-visible",
+        "Only the future is hidden: padding is read like words.",
+        real="torch.ones_like(tokens, dtype=torch.bool)",
+    ),
+    wrong(
+        "everything-visible",
+        "Everything is visible: neither the future nor padding is hidden.",
+        visible="torch.ones_like(past & real[:, None, :])",
+    ),
+    wrong(
+        "padding-of-queries",
+        BLANK,
+        visible="past & real[:, :, None]",
+    ),
+    wrong(
+        "rows-of-padding-blank",
+        BLANK,
+        visible="past & real[:, None, :] & real[:, :, None]",
+    ),
+    wrong(
+        "padding-reads-itself",
+        "A padded position reads itself: no position reads padding, and the real tokens before it are enough.",
+        visible="past & real[:, None, :] | torch.eye(n, dtype=torch.bool, device=tokens.device)",
+    ),
+    wrong(
+        "true-and-false-exchanged",
+        "True and False are exchanged: True means that position i may read position j.",
+        returned="~visible",
+    ),
+    wrong(
+        "padding-inverted",
+        "Padding is visible and words are hidden: the comparison with pad is the other way round.",
+        real="tokens == pad",
+    ),
+    wrong(
+        "either",
+        "It is enough not to be the future, or not to be padding: both must hold.",
+        visible="past | real[:, None, :]",
+    ),
+    wrong(
+        "one-of-the-two",
+        "A pair is visible if exactly one of the two holds: both must, not to be the future and not to be padding.",
+        visible="past ^ real[:, None, :]",
+    ),
+    wrong(
+        "padding-of-the-first",
+        "The padding of the first sequence is hidden in all of them: each has a length of its own.",
+        visible="(past & real[:1, None, :]).expand(b, n, n)",
+    ),
+    wrong(
+        "first-sequence-only",
+        "Padding is hidden in the first sequence and read in the others: each has padding of its own.",
+        real="(tokens != pad) | (torch.arange(b, device=tokens.device) > 0)[:, None]",
+    ),
+    wrong(
+        "padding-of-any",
+        "A position is hidden everywhere if it is padding in any sequence: each has a length of its own.",
+        visible="past & (tokens != pad).all(dim=0).expand(b, 1, n)",
+    ),
+    wrong(
+        "pad-taken-for-zero",
+        "Padding is taken to be the token 0: which token it is, you are told as pad.",
+        real="tokens != 0",
+    ),
+    wrong(
+        "pad-taken-for-the-largest",
+        "Tokens are real if their id is below that of padding: there are words with higher ids.",
+        real="tokens < pad",
+    ),
+    wrong(
+        "pad-taken-for-the-smallest",
+        "Tokens are real if their id is above that of padding: there are words with lower ids.",
+        real="tokens > pad",
+    ),
+    wrong(
+        "nothing-to-find",
+        "A sequence without padding is hidden altogether: where there is no pad to find, argmax gives 0.",
+        real="torch.arange(n, device=tokens.device) < (tokens == pad).int().argmax(dim=1, keepdim=True)",
+    ),
+    wrong(
+        "pad-taken-for-the-last-id",
+        "Padding is taken to be the largest id that occurs: which token it is, you are told as pad.",
+        real="tokens != tokens.max()",
+    ),
+    wrong(
+        "last-word-hidden",
+        "The mask hides one position too many: the last real token of a sequence is read by itself and by padding.",
+        real="(tokens != pad) & (tokens != pad).roll(-1, dims=1)",
+    ),
+    wrong(
+        "first-pad-visible",
+        "The mask hides one position too few: the first pad after the last real token is visible.",
+        real="(tokens != pad) | (tokens != pad).roll(1, dims=1)",
+    ),
+    wrong(
+        "itself-only",
+        "Each position reads itself alone: what came before it is to be read, too.",
+        past="torch.eye(n, dtype=torch.bool, device=tokens.device)",
+    ),
+    wrong(
+        "transposed",
+        "Rows and columns are exchanged: row i tells what position i may read.",
+        returned="visible.mT",
+    ),
+    wrong(
+        "upside-down",
+        "The triangle stands on its head: the first position should read itself alone, the last one all real tokens.",
+        past=f"{ALL}.tril().flip(0)",
+    ),
+    wrong(
+        "without-a-batch",
+        "There is one mask for the whole batch: each sequence has padding of its own.",
+        returned="past",
+    ),
+    wrong(
+        "padding-only",
+        "This tells for each token whether it is real: the mask tells for each pair who may read whom.",
+        returned="real",
+    ),
+    wrong(
+        "axis-for-heads",
+        "There is an axis more, for heads: this mask is (b, n, n), and whoever has heads adds their axis.",
+        returned="visible[:, None]",
+    ),
+    wrong(
+        "last-query-only",
+        "There is only the row of the last position: every position has one.",
+        returned="visible[:, -1:]",
+    ),
+    wrong(
+        "padding-cut-off",
+        "The mask is as long as the longest of the padded sequences only: it has all positions.",
+        returned="visible[:, :-1, :-1]",
+    ),
+)
+
+CHANGED = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
+TENSOR = "Return visible as one tensor."
+BEHAVIOURS = misbehaviours(MODEL_ANSWER, "target_mask", longer=(4, 17))
+
+MISBEHAVING = (
+    *(each for each in BEHAVIOURS if each.name not in ("changes-its-input", "cuts-the-gradient")),  # whole numbers
+    wrong("tokens-changed", CHANGED, real="tokens.clone() != pad\n    tokens[~real] = 0"),
+    wrong(
+        "infinity-for-hidden",
+        NOT_BOOL,
+        returned="torch.zeros(b, n, n, device=tokens.device).masked_fill(~visible, -math.inf)",
+    ),
+    wrong("of-floats", NOT_BOOL, returned="visible.float()"),
+    wrong("of-whole-numbers", NOT_BOOL, returned="visible.long()"),
+    wrong("numbers-multiplied", NOT_BOOL, visible="torch.ones(n, n).tril() * real[:, None, :]"),
+    wrong("rows-as-lists", TENSOR, returned="visible.tolist()"),
+    wrong("both-masks", TENSOR, returned="past, real"),
+    wrong("fixed-length", OTHER_LENGTH, past="torch.ones(7, 7, dtype=torch.bool).tril()"),
+    wrong("at-most-seventeen-back", OTHER_SIZES, past=f"{ALL}.tril().triu(-17)"),
+    wrong("pad-of-zero-taken-for-none", OTHER_SIZES, real="tokens != (pad or -1)"),
+    wrong("pad-taken-from-the-first-sequence", OTHER_SIZES, real="tokens != tokens[0, -1]"),
+    wrong("few-bits", OTHER_SIZES, real="tokens.byte() != pad"),
+    edited(
+        "mask-kept",
+        KEPT,
+        MODEL_ANSWER.replace("def target_mask", "kept = {}\n\n\ndef target_mask"),
+        (LINES["returned"], "return kept.setdefault((b, n), visible)"),
+    ),
+    wrong("compares-lists", ERROR, real="tokens.tolist() != pad", visible="past & real[:, None, :]"),
+    wrong("nothing-returned", TENSOR, returned="None"),
+)
+
+RIGHT = {
+    "one-line": """\
+def target_mask(tokens, pad):
+    return (tokens != pad)[:, None, :].expand(-1, tokens.shape[1], -1).tril()
+""",
+    "product-of-numbers": """\
+def target_mask(tokens, pad):
+    n = tokens.size(1)
+    return (torch.tril(torch.ones(n, n, device=tokens.device)) * (tokens != pad).unsqueeze(1)).bool()
+""",
+    "positions-compared": """\
+def target_mask(tokens, pad):
+    position = torch.arange(tokens.shape[1], device=tokens.device)
+    past = position[None, :] <= position[:, None]
+    return past.unsqueeze(0) & tokens.ne(pad).unsqueeze(1)
+""",
+    "lengths": """\
+def target_mask(tokens, pad):
+    b, n = tokens.shape
+    lengths = (tokens != pad).sum(dim=1)
+    position = torch.arange(n, device=tokens.device)
+    return torch.minimum(position[None, :, None], lengths[:, None, None] - 1) >= position
+""",
+    "hidden-inverted": """\
+def target_mask(tokens, pad):
+    n = tokens.shape[1]
+    future = torch.ones(n, n, dtype=torch.bool, device=tokens.device).triu(diagonal=1)
+    return ~(future | (tokens == pad)[:, None])
+""",
+    "filled": """\
+def target_mask(tokens, pad):
+    b, n = tokens.shape
+    visible = torch.ones(b, n, n, dtype=torch.bool, device=tokens.device).tril()
+    return visible.masked_fill(tokens.eq(pad).view(b, 1, n), False)
+""",
+    "pair-by-pair": """\
+def target_mask(tokens, pad):
+    rows = tokens.tolist()
+    return torch.tensor(
+        [[[j <= i and row[j] != pad for j in range(len(row))] for i in range(len(row))] for row in rows],
+        device=tokens.device,
+    )
+""",
+    "query-by-query": """\
+def target_mask(tokens, pad):
+    b, n = tokens.shape
+    visible = torch.zeros(b, n, n, dtype=torch.bool, device=tokens.device)
+    for i in range(n):
+        visible[:, i, : i + 1] = tokens[:, : i + 1] != pad
+    return visible
+""",
+    "sequence-by-sequence": """\
+def target_mask(tokens, pad):
+    masks = []
+    for sequence in tokens:
+        n, length = len(sequence), int((sequence != pad).sum())
+        mask = torch.ones(n, n, device=tokens.device).tril()
+        mask[:, length:] = 0
+        masks.append(mask == 1)
+    return torch.stack(masks)
+""",
+    "where": """\
+def target_mask(tokens, pad):
+    n = tokens.shape[1]
+    i, j = torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")
+    return torch.where((j <= i).to(tokens.device), (tokens != pad)[:, None, :], False)
+""",
+    "torch-own": """\
+def target_mask(tokens, pad):
+    future = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1], device=tokens.device)
+    padding = torch.zeros(tokens.shape, device=tokens.device).masked_fill(tokens == pad, -math.inf)
+    return (future + padding[:, None, :]).isfinite()
+""",
+    "numpy": """\
+import numpy as np
+
+
+def target_mask(tokens, pad):
+    array = tokens.cpu().numpy()
+    return torch.from_numpy(np.tri(array.shape[1], dtype=bool) & (array != pad)[:, None, :]).to(tokens.device)
+""",
+}
+
+TARGET_MASK_RECORD = ValueRecord(
+    public=TARGET_MASK,
+    title="The mask of the target",
+    defines="target_mask",
+    parts=(Part("target-mask-check", 2, values),),
+    properties=(SEQUENCES_APART, right_for_other_masks(reference, "tokens"), input_matters("visible")),
+    first_sizes={"b": 3, "n": 7, "words": 10},
+    other_length={"b": 4, "n": 17},
+    other_sizes={"b": 5, "n": 11, "words": 13, "magnitude": 256},
+    draw=draw,
+    reference=reference,
+    guards=("translation.target_mask",),
+    model_answer=MODEL_ANSWER,
+    wrong=WRONG,
+    misbehaving=MISBEHAVING,
+    right=RIGHT,
+)

@@ -1,0 +1,124 @@
+"""Check of topic 06: the likeliest next token, again and again, until every sentence has ended.
+
+A small model stands for a trained one. What it finds likeliest depends on the whole source, on every token so far and
+on their places. How long a translation is depends on its source: some are longer than that, and one ends at once.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from transformer_lm.checks.exercise import Inputs, PublicExercise, require_own
+from transformer_lm.checks.report import CheckFailed
+from transformer_lm.shapes import describe
+
+LONGEST = 100  # tokens that the model reads: what never stops, stops there
+SURE = 64.0  # added to the score of END where it comes
+CHANGED = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
+NOT_LONG = "Tokens are whole numbers: keep them in a tensor of dtype torch.long, as the source is."
+
+
+class ReaderOfBoth(nn.Module):
+    """Stands for an encoder-decoder: a number made from the source and all tokens so far selects a row of scores.
+
+    Each place multiplies its token by a number of its own, another one in the source than in the target. The rows of
+    the table are a prime number, larger than any token: so another token at any place selects another row.
+    """
+
+    def __init__(self, table: Tensor, places: Tensor) -> None:
+        super().__init__()
+        self.table = nn.Parameter(table.detach().clone())  # (rows, v)
+        self.register_buffer("places", places)  # (2, period)
+        self.rows_read = 0
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Return the scores of what follows each position, (b, n, v), for source (b, m) and target (b, n).
+
+        Raises ValueError if they are not as many rows, or if the target has more than 100 tokens.
+        """
+        (b, _), (rows, n) = source.shape, target.shape
+        if b != rows:
+            raise ValueError(f"source and target must have as many rows, got {b} in source and {rows} in target.")
+        if n > LONGEST:
+            raise ValueError(f"target must have at most {LONGEST} tokens, got {n}: does the search never stop?")
+        self.rows_read += rows
+        read = self._multiplied(source, 0).sum(dim=1, keepdim=True)  # (b, 1)
+        numbers = read + self._multiplied(target, 1).cumsum(dim=1)  # (b, n)
+        return self.table[numbers % len(self.table)]
+
+    def _multiplied(self, tokens: Tensor, side: int) -> Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device) % self.places.shape[1]
+        return self.places[side, places] * (tokens + 1)
+
+
+class ReaderThatEnds(ReaderOfBoth):
+    """The same, with an END where a sentence has three tokens less than twice those of its source, without padding."""
+
+    def __init__(self, table: Tensor, places: Tensor, end: int, pad: int) -> None:
+        super().__init__(table, places)
+        self.end, self.pad = end, pad
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Return the scores of what follows each position, (b, n, v), for source (b, m) and target (b, n)."""
+        scores = super().forward(source, target)
+        _, n, v = scores.shape
+        lengths = 2 * (source != self.pad).sum(dim=1, keepdim=True) - 3  # (b, 1)
+        ends = torch.arange(1, n + 1, device=source.device) == lengths  # (b, n)
+        is_end = torch.arange(v, device=source.device) == self.end
+        return scores + SURE * (ends[:, :, None] & is_end)
+
+
+def _asked(inputs: Inputs, output: str) -> tuple[Tensor, int]:
+    """Return the source and the max_len of an output: enough for all sentences, or too few for some; or one alone."""
+    enough, too_few = inputs["max_lens"].tolist()
+    source = inputs["source"]
+    if output == "cut_off":
+        return source.mT.contiguous().mT, too_few  # not contiguous in memory
+    return (source[-1:] if output == "of_one_sentence" else source), enough
+
+
+def _tried(inputs: Inputs, output: str) -> str:
+    source, max_len = _asked(inputs, output)
+    start, end, pad = inputs["special"].tolist()
+    words = describe("source", source, "b m")
+    return f"greedy_decode(model, {words}, start={start}, end={end}, pad={pad}, max_len={max_len})"
+
+
+def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
+    """Yield the tokens, as numbers, of three calls; then how many rows the model has read for each token, if over 1."""
+    start, end, pad = inputs["special"].tolist()
+    most = 1.0
+    for output in ("decoded", "cut_off", "of_one_sentence"):
+        source, max_len = _asked(inputs, output)
+        model = ReaderThatEnds(inputs["table"], inputs["places"], end, pad)
+        before = source.clone()
+        decoded = answer(model, source, start, end, pad, max_len)
+        if not torch.equal(source, before):
+            raise CheckFailed(_tried(inputs, output), "source is changed by the call", "source as it was", CHANGED)
+        if isinstance(decoded, Tensor):
+            if decoded.dtype != torch.long:
+                yours, expected = f"{output} of dtype {decoded.dtype}", f"{output} of dtype torch.int64"
+                raise CheckFailed(_tried(inputs, output), yours, expected, NOT_LONG)
+            most = max(most, model.rows_read / max(decoded.numel(), 1))
+            decoded = decoded.to(torch.get_default_dtype())
+        yield decoded
+    yield torch.tensor([most])
+
+
+GREEDY_DECODE = PublicExercise(
+    id="greedy-decode",
+    axes={"decoded": "b k", "cut_off": "b k", "of_one_sentence": "b k", "calls_for_each_token": "number"},
+    trains=(),
+    reads=("source", "table", "places", "special", "max_lens"),
+    build=lambda answer, inputs: answer,
+    call=_call,
+    tried=_tried,
+    batched=False,
+)
+
+
+def greedy_decode(answer: Callable) -> None:
+    """Check the student's `greedy_decode`, with a simple model: all sentences, too few tokens, one sentence alone."""
+    require_own(answer)
+    GREEDY_DECODE.check(answer)

@@ -1,0 +1,64 @@
+"""Check of topic 06: what a decoder reads while it learns, and what it should say next at each position."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from transformer_lm.checks.exercise import Inputs, PublicExercise, require_own
+from transformer_lm.checks.report import CheckFailed, kind
+from transformer_lm.shapes import describe
+
+NO_WORD = -1  # where a sentence has ended; in the targets that an answer gets, the case's pad stands there
+
+BOTH = "Hand back both: what the decoder reads, and what it should say next at each position."
+NOT_LONG = "Tokens stay what they are in the targets: whole numbers, of dtype torch.long."
+CHANGED = "The targets belong to the caller, who needs them again: write into a new tensor, not into this one."
+
+
+def _given(inputs: Inputs) -> tuple[Tensor, int, int, int]:
+    """Return the arguments of a call."""
+    start, end, pad = (int(inputs[name]) for name in ("start", "end", "pad"))
+    targets = inputs["targets"].clone()  # in the same order in memory
+    targets[targets == NO_WORD] = pad
+    return targets, start, end, pad
+
+
+def _tried(inputs: Inputs, output: str) -> str:
+    targets, start, end, pad = _given(inputs)
+    return f"shift_target({describe('targets', targets, 'b n')}, start={start}, end={end}, pad={pad})"
+
+
+def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
+    """Yield inputs and labels as real numbers, after checking that they hold whole ones and targets are as before."""
+    targets, *special = _given(inputs)
+    before, tried = targets.clone(), _tried(inputs, "inputs")
+    returned = answer(targets, *special)
+    if not torch.equal(targets, before):
+        raise CheckFailed(tried, "targets is changed by the call", "targets as it was before", CHANGED)
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        raise CheckFailed(tried, f"what it returns is {kind(returned)}", "a tuple of 2 values", BOTH)
+    for output, tokens in zip(SHIFT_TARGET.axes, returned, strict=True):
+        if isinstance(tokens, Tensor):
+            if tokens.dtype != torch.long:
+                yours, expected = f"{output} of dtype {tokens.dtype}", f"{output} of dtype torch.int64"
+                raise CheckFailed(tried, yours, expected, NOT_LONG)
+            tokens = tokens.to(torch.get_default_dtype())
+        yield tokens
+
+
+SHIFT_TARGET = PublicExercise(
+    id="shift-target",
+    axes={"inputs": "b n+1", "labels": "b n+1"},
+    trains=(),
+    reads=("targets",),
+    build=lambda answer, inputs: answer,
+    call=_call,
+    tried=_tried,
+)
+
+
+def shift_target(answer: Callable) -> None:
+    """Check the student's `shift_target`: with sentences that fill their row, and with much padding."""
+    require_own(answer)
+    SHIFT_TARGET.check(answer)
