@@ -1,5 +1,6 @@
 """The visible checks: every known mistake is named, every right answer passes, the rest is told clearly."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from transformer_lm.attention import (
     multi_head_attention_layer,
     self_attention,
 )
+from transformer_lm.checks.diagnosis import compare
 from transformer_lm.modeling_attention import (
     CausalSelfAttention,
     MultiHeadCrossAttention,
@@ -30,6 +32,7 @@ from transformer_lm.modeling_classifier import SequenceClassifier, pooled
 from transformer_lm.modeling_encoder_decoder import CrossDecoderBlock
 from transformer_lm.modeling_transformer import PositionEmbedding, TransformerDecoderBlock, TransformerEncoderBlock
 from transformer_lm.planted import planted_tokenizer
+from transformer_lm.test_values import Case
 
 CHECKS = {
     "kqv": checks.kqv,
@@ -505,6 +508,26 @@ def test_an_encoder_block_with_other_norms_or_in_place_is_told_so(old, new, your
     assert record.model_answer.count(old) == 1
     failed = failure(checks.encoder_block, record.answer(record.model_answer.replace(old, new)))
     assert failed.yours.startswith(yours)
+
+
+@pytest.mark.parametrize(
+    ("yours", "right", "line"),
+    [
+        ([[1.5, 2, 3, 4, 5]], [[1.0, 2, 3.5, 4, 5]], "output[0] = [1.5000, 2.0000, 3.0000, 4.0000, …]"),
+        ([[0.5, 2], [3, 4]], [[0.5, 2], [3, 9]], "output[1] = [3.0000, 4.0000]"),
+        ([[7.0, 8, 9, 4, 0, 6]], [[7.0, 8, 9, 4, 1, 6]], "output[0, 4:] = [0, 6]"),
+        ([7.0, 8.5, 9], [7.0, 8, 9], "output = [7, 8.5000, 9]"),
+        ([7.0, 8, 9, 4, math.inf, 6], [7.0, 8, 9, 4, 1, 6], "output[4:] = [inf, 6]"),
+        ([True, False], [True, True], "output = [1, 0]"),
+    ],
+)
+def test_the_first_wrong_entry_is_shown_and_whole_numbers_as_such(yours, right, line):
+    yours, case = torch.tensor(yours), Case({}, {"output": torch.tensor(right)})
+    with pytest.raises(checks.CheckFailed) as failed:
+        compare("something", "output", "n d" if yours.dim() == 2 else "n", {"output": yours}, case, {})
+    assert failed.value.yours == line
+    assert failed.value.expected != line
+    assert failed.value.expected.partition(" = ")[0] == line.partition(" = ")[0]
 
 
 def test_ipython_shows_the_four_lines_and_no_traceback():

@@ -11,6 +11,7 @@ from transformer_lm.test_values import Case
 # below a fifth of it, known mistakes lie over a hundred times as far away: tests/test_frozen.py measures both.
 TOLERANCE = 2e-5
 GRADIENT = 1e-4  # relative to the largest gradient
+SHOWN = 4  # entries of a wrong row; the first wrong one is among them
 
 
 def compare(tried: str, name: str, axes: str, outputs: dict[str, object], case: Case, hints: dict[str, str]) -> None:
@@ -24,8 +25,13 @@ def compare(tried: str, name: str, axes: str, outputs: dict[str, object], case: 
         hint = known_mistake(outputs, name, case, hints) or general_hint(yours, expected)
         if yours.shape != expected.shape:
             raise CheckFailed(tried, f"{name} of shape {tuple(yours.shape)}", f"{name} of shape {words}", hint)
-        row = _first_wrong_row(yours, expected)
-        raise CheckFailed(tried, _row(name, yours, row), _row(name, expected, row), hint)
+        *row, entry = distant(yours, expected).nonzero()[0].tolist()
+        start = entry if entry >= SHOWN else 0
+        index = ", ".join([*map(str, row), *([f"{start}:"] if start else [])])
+        where = f"{name}[{index}]" if index else name
+        whole = _is_whole(expected)
+        shown = [f"{where} = {_numbers(tensor[tuple(row)][start:], whole)}" for tensor in (yours, expected)]
+        raise CheckFailed(tried, *shown, hint)
 
 
 def compare_gradients(
@@ -113,11 +119,15 @@ def general_hint(yours: Tensor, expected: Tensor) -> str:
     return "The shape is right, the numbers are not, by none of the known mistakes: compare each step with its formula."
 
 
-def _first_wrong_row(yours: Tensor, expected: Tensor) -> tuple[int, ...]:
-    return tuple(distant(yours, expected).nonzero()[0].tolist()[:-1])
+def _is_whole(expected: Tensor) -> bool:
+    expected = _plain(expected)
+    return bool((expected == expected.round()).all() and expected.isfinite().all())
 
 
-def _row(name: str, tensor: Tensor, row: tuple[int, ...]) -> str:
-    numbers = ", ".join(f"{number:.4f}" for number in tensor[row][:4].tolist())
-    more = ", …" if tensor.shape[-1] > 4 else ""
-    return f"{name}[{', '.join(map(str, row))}] = [{numbers}{more}]"
+def _numbers(entries: Tensor, whole: bool) -> str:
+    """Return the first entries in brackets; as whole numbers where only such are expected."""
+    numbers = [
+        f"{number:.0f}" if whole and number.is_integer() else f"{number:.4f}"
+        for number in _plain(entries)[:SHOWN].tolist()
+    ]
+    return f"[{', '.join(numbers + ['…'] * (len(entries) > SHOWN))}]"
