@@ -17,7 +17,7 @@ from transformer_lm.checks.exercise import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZ
 from transformer_lm.checks.greedy_decode import CHANGED, NOT_LONG
 
 FIRST = {"m": 5, "v": 6}
-CANDIDATES = 6  # sources among which one is chosen for a search
+CANDIDATES = 12  # sources among which one is chosen for a search
 MARGIN = 2.0**-12  # between what survives and what does not: far more than rounding moves a score
 
 Logs = Callable[[tuple[int, ...]], list[float]]  # log-probabilities of what follows the tokens so far, without START
@@ -107,6 +107,7 @@ class Search:
     longer: int = 0
 
 
+TOKENS = FIRST["v"] + 3  # in the vocabulary of the first case
 RIGHT_SEARCH = Search()
 OTHER_SEARCHES = (
     Search(kept="aside"),
@@ -115,10 +116,12 @@ OTHER_SEARCHES = (
     Search(ranked="each-on-its-own"),
     Search(returns="best-finished"),
     Search(kept="dropped"),
+    Search(kept="best-finished"),
     Search(ranked="by-sum"),
     Search(ranked="by-score-if-finished"),
     Search(stops="one-finished"),
     Search(beams=1),
+    Search(beams=TOKENS),
     Search(added=1),
     Search(added=-1),
     Search(ranked="by-the-first"),
@@ -146,11 +149,15 @@ def _chosen_sources(case: Arrays, drawn: list[list[list[int]]], others: tuple[Se
     found: list[tuple] = [()] * (1 + len(others))  # by the right search, and by the others
     chosen: list[list[int]] = []
     for name, sources in zip(SEARCHES, drawn, strict=True):
+        alike = {each for each in found if found.count(each) > 1}  # what has told itself apart need not do so again
         candidates = []
         for source in sources:
             right = _searched(case, logs, source, name)
             if right.margin > MARGIN and any(right.tokens) and (not others or _is_of_use(case, right, name)):
-                tokens = [right.tokens, *(_searched(case, logs, source, name, other).tokens for other in others)]
+                tokens = [right.tokens] + [
+                    _searched(case, logs, source, name, other).tokens if before in alike else ()
+                    for before, other in zip(found[1:], others, strict=True)
+                ]
                 longer = [(*before, now) for before, now in zip(found, tokens, strict=True)]
                 candidates.append((len(set(longer)), longer, source))
         if not candidates:
@@ -189,7 +196,8 @@ def _searched(case: Arrays, logs: list, source: list[int], name: str, rules: Sea
     by_sum, mixed = rules.ranked == "by-sum", rules.ranked == "by-score-if-finished"
     enough = None if mixed else width + 1  # best tokens of a hypothesis: more cannot survive
     for length in range(1, max_len + 1):
-        candidates = [each for each in survivors if each[1]] if rules.kept == "competing" else []
+        finished = [each for each in survivors if each[1]]  # the best first
+        candidates = finished[: {"competing": None, "best-finished": 1}.get(rules.kept, 0)]
         growing = [each for each in survivors if not each[1]]
         divisor = length**alpha
         for _, _, tokens, total, number in growing:
@@ -358,6 +366,11 @@ WRONG = (
     ),
     wrong("finished-dropped", "Finished hypotheses are lost: they stay, and go on competing.", kept="candidates = []"),
     wrong(
+        "best-finished-kept",
+        "Of the finished hypotheses only the best stays: the others take places among the beams as well.",
+        kept="candidates = finished[:1]",
+    ),
+    wrong(
         "finished-extended",
         "Finished hypotheses are extended further: nothing follows END.",
         finished="finished = []",
@@ -493,6 +506,11 @@ WRONG = (
         "one-beam-too-few",
         "One hypothesis too few survives each step.",
         survive="survivors = sorted(candidates, key=score, reverse=True)[: max(1, beams - 1)]",
+    ),
+    wrong(
+        "no-more-than-tokens",
+        "With many beams, no more hypotheses survive than there are tokens: there are more candidates than that.",
+        survive="survivors = sorted(candidates, key=score, reverse=True)[: min(beams, scores.shape[-1])]",
     ),
     wrong(
         "one-token-too-few",

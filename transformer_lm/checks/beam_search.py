@@ -27,8 +27,8 @@ SEARCHES: dict[str, Callable[[int, int], tuple[int, float, int]]] = {
     "two_beams": lambda v, max_len: (2, 1.0, max_len),
     "sums": lambda v, max_len: (5, 0.0, max_len - 1),
     "short": lambda v, max_len: (4, 1.0, 3),
-    "again_three": lambda v, max_len: (3, 1.0, max_len - 1),
-    "wide": lambda v, max_len: (v + 2, 0.7, 4),
+    "again_three": lambda v, max_len: (3, 1.0, max_len + 2),
+    "wide": lambda v, max_len: (2 * v, 1.0, max_len + 2),
 }
 SURENESS = (1.0, 2.0, 4.0, 8.0)  # what scores are multiplied by, token by token; the last number stays
 
@@ -60,7 +60,8 @@ def _tried(inputs: Inputs, output: str) -> str:
     start, end, _ = inputs["given"].tolist()
     words = describe("source", _source(inputs, search), "b m")
     options = f"start={start}, end={end}, beams={beams}, max_len={max_len}, alpha={alpha}"
-    return f"beam_search(model, {words}, {options})"
+    filled = f"; its tokens, then {NOTHING} up to max_len" if output.endswith("_tokens") else ""
+    return f"beam_search(model, {words}, {options}){filled}"
 
 
 def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
