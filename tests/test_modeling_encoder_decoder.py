@@ -252,6 +252,47 @@ def test_dropout_drops_in_training_only(source, target):
     assert (model(source, target) - model(source, target)).abs().max() > 1e-3
 
 
+def test_positions_are_shifted_in_training_only(source, target):
+    model, twin = model_of(shift=3), model_of()
+    assert_same(model.eval()(source, target), twin(source, target))
+    assert_same(one_by_one(model, target, model.begin(source)), twin(source, target))
+
+
+def test_in_training_both_sentences_of_a_pair_are_counted_from_one_number_up_to_the_shift(source, target):
+    """Each number comes up, for each pair by itself, and no other."""
+    model, visible = model_of(shift=2).train(), source != PAD
+    expected = torch.stack([model.decode(target, model.encode(source, start), visible, start) for start in range(3)])
+    seen = set()
+    for _ in range(40):
+        differences = (model(source, target) - expected).abs().amax(dim=(2, 3))  # (start, b)
+        assert (differences.min(dim=0).values < 1e-9).all()
+        seen.add(tuple(differences.argmin(dim=0).tolist()))
+    assert {start for starts in seen for start in starts} == {0, 1, 2}
+    assert any(len(set(starts)) > 1 for starts in seen)
+
+
+def test_the_longest_sentence_can_be_shifted():
+    model, longest = model_of(shift=3).train(), torch.full((4, MAX_LEN), 5)
+    for _ in range(20):
+        assert model(longest, longest).isfinite().all()
+
+
+def test_what_reads_a_source_begins_by_looking_for_equal_words():
+    """Keys are equal to queries, and large enough to tell words apart; the target's own attention begins otherwise."""
+    torch.manual_seed(0)
+    sizes = {"source_vocab_size": TARGET_V, "target_vocab_size": TARGET_V, "hidden": 64, "num_layers": LAYERS}
+    model = TransformerEncoderDecoder(EncoderDecoderConfig(**sizes))
+    for block in model.decoder_blocks:
+        assert not torch.equal(block.attention.k.weight, block.attention.q.weight)
+    readers = [block.attention for block in model.encoder_blocks]
+    for attention in (*readers, *(block.cross_attention for block in model.decoder_blocks)):
+        assert torch.equal(attention.k.weight, attention.q.weight)
+        x = nn.functional.layer_norm(torch.randn(1, 9, 64), (64,))
+        queries, keys = ((layer(x) - layer.bias).unflatten(2, (4, 16)) for layer in (attention.q, attention.k))
+        scores = torch.einsum("bihd,bjhd->hij", queries, keys) / 4
+        assert scores.softmax(dim=-1).diagonal(dim1=1, dim2=2).mean() > 0.7
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -374,6 +415,8 @@ def test_shapes_that_disagree_are_refused(source, target):
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0."),
         ({"dropout": -0.1}, "dropout must be at least 0 and below 1, got -0.1."),
         ({"dropout": math.nan}, "dropout must be at least 0 and below 1, got nan."),
+        ({"shift": -1}, "shift must be a whole number from 0 on, got -1."),
+        ({"shift": 2.0}, "shift must be a whole number from 0 on, got 2.0."),
         ({"shared": True}, "shared embeddings must have one vocabulary for both languages, got sizes 11 and 13."),
     ],
 )

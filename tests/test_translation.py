@@ -274,7 +274,7 @@ def test_batches_depend_on_seed_and_step_alone_and_an_epoch_has_no_pair_twice(co
 
 @each_kind
 def test_the_loss_falls(kind, corpus):
-    history = train(model_of(kind, corpus, hidden=16), corpus, Recipe(40, 20, learning_rate=0.05), progress=False)
+    history = train(model_of(kind, corpus, hidden=16), corpus, Recipe(80, 20, learning_rate=0.02), progress=False)
     assert history.loss[0] == pytest.approx(math.log(corpus.target_tokenizer.vocab_size), rel=0.1)
     assert history.validation[-1][1] < history.loss[0] - 1
 

@@ -31,7 +31,9 @@ class EncoderDecoderConfig:
     """The sizes of an encoder-decoder.
 
     `num_layers` is the number of blocks in the encoder, and again in the decoder. With `shared`, both languages and the
-    output have one table of word vectors, which takes one vocabulary for both.
+    output have one table of word vectors, which takes one vocabulary for both. In training, positions of a pair are
+    counted from a random number up to `shift`, so that also those are known which only long sentences reach (Kiyono et
+    al., SHAPE, 2021, arXiv:2109.05644).
     """
 
     source_vocab_size: int
@@ -42,10 +44,12 @@ class EncoderDecoderConfig:
     num_heads: int = 4
     dropout: float = 0.0
     shared: bool = False
+    shift: int = 0
 
     def __post_init__(self) -> None:
         for name in ("source_vocab_size", "target_vocab_size", "max_len", "hidden", "num_layers", "num_heads"):
             require_whole(name, getattr(self, name))
+        require_whole("shift", self.shift, lowest=0)
         require_bool("shared", self.shared)
         if self.hidden % self.num_heads or self.hidden % 2:
             raise ValueError(
@@ -151,7 +155,7 @@ class TransformerEncoderDecoder(nn.Module):
         hidden, heads, dropout = config.hidden, config.num_heads, config.dropout
         self.source_embed = nn.Embedding(config.source_vocab_size, hidden)
         self.target_embed = self.source_embed if config.shared else nn.Embedding(config.target_vocab_size, hidden)
-        self.register_buffer("positions", sinusoids(config.max_len, hidden), persistent=False)
+        self.register_buffer("positions", sinusoids(config.max_len + config.shift, hidden), persistent=False)
         self.dropout = nn.Dropout(dropout)
         self.encoder_blocks = nn.ModuleList(
             TransformerEncoderBlock(hidden, MultiHeadSelfAttention(hidden, hidden, heads, dropout=dropout), dropout)
@@ -176,7 +180,7 @@ class TransformerEncoderDecoder(nn.Module):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Give embeddings the size of the waves, and let each key begin as the query of the same word.
+        """Give embeddings the size of the waves, and let each key begin as the query of the same word, twice as large.
 
         So whatever reads the source begins by looking for the same word, if `shared` in both languages: names, which
         mean something only where they were given, are found sooner. The rest is as PyTorch does it.
@@ -185,6 +189,7 @@ class TransformerEncoderDecoder(nn.Module):
             nn.init.normal_(table.weight, std=self.config.hidden**-0.5)  # times its root where it is read
         readers = [block.attention for block in self.encoder_blocks]
         for attention in (*readers, *(block.cross_attention for block in self.decoder_blocks)):
+            attention.q.weight.mul_(2)
             attention.k.weight.copy_(attention.q.weight)
 
     @property
@@ -202,32 +207,37 @@ class TransformerEncoderDecoder(nn.Module):
 
         Raises ShapeError for a source or target of more than max_len tokens, ValueError for one of padding alone.
         """
-        match_axes(source=(source, "b m"), target=(target, "b n"))
-        return self.decode(target, self.encode(source), source != PAD)
+        b = match_axes(source=(source, "b m"), target=(target, "b n"))["b"]
+        start: int | Tensor = 0
+        if self.training and self.config.shift:
+            start = torch.randint(self.config.shift + 1, (b, 1), device=source.device)
+        return self.decode(target, self.encode(source, start), source != PAD, start)
 
-    def encode(self, source: Tensor) -> Tensor:
-        """Return what the encoder makes of each token of the source.
+    def encode(self, source: Tensor, start: int | Tensor = 0) -> Tensor:
+        """Return what the encoder makes of each token of the source; its positions are counted from `start`.
 
         Shapes:
             source   (b, m)
+            start    (b, 1), if it is not the same for all
             returns  (b, m, hidden)
         """
         visible = source != PAD
-        x = self._embedded(source, self.source_embed, "source")
+        x = self._embedded(source, self.source_embed, "source", start)
         for block in self.encoder_blocks:
             x = block(x, visible=visible)
         return self.encoder_norm(x)
 
-    def decode(self, target: Tensor, memory: Tensor, source_visible: Tensor) -> Tensor:
-        """Return the scores of `forward`, of a source that is encoded already.
+    def decode(self, target: Tensor, memory: Tensor, source_visible: Tensor, start: int | Tensor = 0) -> Tensor:
+        """Return the scores of `forward`, of a source that is encoded already, with positions counted from `start`.
 
         Shapes:
             target          (b, n)
             memory          (b, m, hidden)
             source_visible  (b, m)
+            start           (b, 1), if it is not the same for all
             returns         (b, n, v)
         """
-        x = self._embedded(target, self.target_embed, "target")
+        x = self._embedded(target, self.target_embed, "target", start)
         target_visible = target_mask(target, PAD)
         for block in self.decoder_blocks:
             x = block(x, memory, target_visible, source_visible)
@@ -250,14 +260,17 @@ class TransformerEncoderDecoder(nn.Module):
             tokens   (b,)
             returns  (b, v)
         """
+        if state.length == self.config.max_len:
+            raise ShapeError(f"target must have at most max_len={state.length} tokens, got {state.length + 1}.")
         x = self._embedded(tokens[:, None], self.target_embed, "target", state.length)
         for block, layer in zip(self.decoder_blocks, state.layers, strict=True):
             x = block.read_one(x, layer, state.source_mask)
         state.length += 1
         return self.unembed(self.decoder_norm(x[:, 0]))
 
-    def _embedded(self, tokens: Tensor, table: nn.Embedding, name: str, start: int = 0) -> Tensor:
-        end = start + match_axes(**{name: (tokens, "b n")})["n"]
-        if end > self.config.max_len:
-            raise ShapeError(f"{name} must have at most max_len={self.config.max_len} tokens, got {end}.")
-        return self.dropout(table(tokens) * self.config.hidden**0.5 + self.positions[start:end])
+    def _embedded(self, tokens: Tensor, table: nn.Embedding, name: str, start: int | Tensor) -> Tensor:
+        n = match_axes(**{name: (tokens, "b n")})["n"]
+        if n > self.config.max_len:
+            raise ShapeError(f"{name} must have at most max_len={self.config.max_len} tokens, got {n}.")
+        places = start + torch.arange(n, device=tokens.device)  # (n,) or (b, n)
+        return self.dropout(table(tokens) * self.config.hidden**0.5 + self.positions[places])

@@ -438,7 +438,7 @@ def require_bool(name: str, value: object) -> None:
         raise ValueError(f"{name} must be True or False, got {value!r}.")
 
 
-def require_whole(name: str, value: object) -> None:
-    """Raise ValueError unless a setting is a whole number from 1 on."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be a whole number from 1 on, got {value!r}.")
+def require_whole(name: str, value: object, lowest: int = 1) -> None:
+    """Raise ValueError unless a setting is a whole number from the lowest on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+        raise ValueError(f"{name} must be a whole number from {lowest} on, got {value!r}.")

@@ -66,9 +66,13 @@ DETERMINERS = (
     {"the": "", "this": "tak", "every": "omn"},  # of one
     {"the": "", "these": "tak", "two": "ot", "many": "mult"},  # of several
 )
+FIRST_SYLLABLES = (
+    *("ba", "bi", "co", "da", "du", "fe", "fo", "gi", "go", "ha"),
+    *("he", "jo", "ju", "ki", "ku", "la", "me", "ni", "po", "ro"),
+)
 NAMES = tuple(
     first + last
-    for first in ("ba", "co", "du", "fe", "gi", "ha", "jo", "ku")
+    for first in FIRST_SYLLABLES
     for last in ("bek", "din", "fol", "gar", "mik", "nel", "pon", "rud", "tam", "vix")
 )
 
