@@ -6,7 +6,7 @@ Trains each model on the toy languages, for as many steps on the same batches: w
 seed, and with the one that is best on the validation part for the others. Prints how many sentences of the test part
 come out exactly right, by length, and the seconds that training took. `--write` also writes what lesson 06 shows, run
 by run; what stands there already, of the same settings, is not measured again, so a run that was cut short can go on.
-It also saves the transformer of the first seed, which comes with the package. All runs take about an hour.
+It also saves the transformer of the first seed, which comes with the package. All runs take an hour or two.
 """
 
 import json
