@@ -135,10 +135,12 @@ class ClassRun:
 
     def grade(self, students: list[str], workers: int | None = None) -> Iterator[str]:
         """Grade these students; yield each one's name when the grades are saved."""
-        for job, found in side_by_side(judge_submission, map(self._job, students), workers):
-            with _uninterrupted():
+        with _patient() as asked:
+            for job, found in side_by_side(judge_submission, map(self._job, students), workers):
                 self._save(job, found)
-            yield job.student
+                yield job.student
+                if asked:
+                    raise KeyboardInterrupt
 
     def _links(self, student: str) -> list[str]:
         """Return what in a submission leads elsewhere, such as to the solution or to another student's work."""
@@ -221,19 +223,27 @@ class ClassRun:
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C wait: nbgrader would take it for an error of the submission."""
+def _patient() -> Iterator[list]:
+    """Let Ctrl-C wait until a submission is saved; give a list that is no longer empty when it was pressed.
+
+    nbgrader would take it for an error of the submission, and where Python cleans up, it would be lost. Pressed again,
+    it interrupts at once.
+    """
+    asked: list[bool] = []
     if threading.current_thread() is not threading.main_thread():  # where no signal arrives
-        yield
+        yield asked
         return
-    asked = []
-    before = signal.signal(signal.SIGINT, lambda *signals: asked.append(True))
+
+    def note(*signals: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(True)
+
+    before = signal.signal(signal.SIGINT, note)
     try:
-        yield
+        yield asked
     finally:
         signal.signal(signal.SIGINT, before)
-    if asked:
-        raise KeyboardInterrupt
 
 
 def _reason(outcome: dict) -> str:
