@@ -11,7 +11,7 @@ RUN = PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python -m
 ENCRYPTED = --KernelManager.transport_encryption=auto
 
 # Programs that tests need and pip cannot install, as command:Debian-package.
-PROGRAMS = chromium:chromium bwrap:bubblewrap
+PROGRAMS = chromium:chromium bwrap:bubblewrap pg_ctlcluster:postgresql
 
 # What an active environment or a user's settings would slip into ours.
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_PREFIX PIP_TARGET PIP_USER JUPYTER_PATH
