@@ -43,6 +43,7 @@ format: .venv/ready  ## mend what lint can mend
 release: .venv/ready  ## write release/ from source/
 	@set -e; for assignment in source/*/; do \
 		$(RUN) nbgrader generate_assignment "$$(basename "$$assignment")" --create --force; done
+	@$(RUN) grading outline
 
 lessons: .venv/ready  ## run the lessons and keep their new outputs
 	@$(RUN) nbconvert --to notebook --execute --inplace --ExecutePreprocessor.kernel_name=python3 \

@@ -1,4 +1,4 @@
-"""The commands that instructors type: `python -m grading run`, `try`, `prove` and `freeze`."""
+"""The commands that instructors type: `python -m grading run`, `try`, `prove`, `freeze` and `outline`."""
 
 import argparse
 import json
@@ -24,6 +24,7 @@ def main() -> None:
     _add_try(commands.add_parser("try", help="tell what an answer would get, and why"))
     _add_prove(commands.add_parser("prove", help="prove that wrong answers are refused and right ones accepted"))
     _add_freeze(commands.add_parser("freeze", help="write the frozen values that students check against"))
+    _add_outline(commands.add_parser("outline", help="write what students' own checks know of the release"))
     arguments = parser.parse_args()
     if getattr(arguments, "reduced_isolation", False) and missing_walls():
         print(f"REDUCED ISOLATION: here is none for {'; '.join(missing_walls())}.", file=sys.stderr)
@@ -168,6 +169,18 @@ def _freeze(arguments: argparse.Namespace) -> int:
             continue
         path = freeze(record)
         print(f"{path.name}: {path.stat().st_size:,} bytes")
+    return 0
+
+
+def _add_outline(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command_function=_outline)
+
+
+def _outline(arguments: argparse.Namespace) -> int:
+    from grading.outline import write_outlines
+    from transformer_lm.outlines import FOLDER
+
+    print(f"{len(write_outlines(Path('release'), FOLDER))} outlines in {FOLDER.name}/")
     return 0
 
 

@@ -459,7 +459,7 @@ def test_all_notebooks_of_a_course_share_one_folder(notebook, folder, capsys, mo
 
 
 def test_without_a_course_around_it_the_folder_is_here(folder):
-    assert mine._folder() == folder
+    assert mine.folder() == folder
 
 
 def test_an_environment_variable_names_another_folder(notebook, folder, capsys, monkeypatch):

@@ -565,9 +565,9 @@ def test_a_text_elsewhere_is_not_taken_for_a_written_answer(solved, after):
 
 
 def test_a_text_in_the_place_of_a_locked_one_is_kept_beside_it(solved):
-    solved.cells[position(solved, "kqv-hints")] = new_markdown_cell("My notes.", id="mine")
-    assert mended(solved) == ["The cell `kqv-hints` had been deleted: put back as released."]
-    assert ids(solved)[4:6] == ["kqv-hints", "mine"]
+    solved.cells[position(solved, "kqv-task")] = new_markdown_cell("My notes.", id="mine")
+    assert mended(solved) == ["The cell `kqv-task` had been deleted: put back as released."]
+    assert ids(solved)[3:5] == ["kqv-task", "mine"]
 
 
 def test_an_answer_may_be_a_number_with_a_name(solved):
@@ -652,8 +652,8 @@ def test_a_deleted_cell_comes_back_before_the_cells_that_followed_it(solved):
     at = position(solved, "kqv")
     solved.cells[at] = added("mine")
     del solved.cells[at - 1]
-    assert mended(solved) == ["The cells `kqv-hints`, `kqv` had been deleted: put back as released."]
-    assert [cell.id for cell in solved.cells[at - 2 : at + 2]] == ["kqv-task", "kqv-hints", "kqv", "mine"]
+    assert mended(solved) == ["The cells `kqv-task`, `kqv` had been deleted: put back as released."]
+    assert [cell.id for cell in solved.cells[at - 2 : at + 2]] == ["setup", "kqv-task", "kqv", "mine"]
 
 
 def test_a_deleted_cell_does_not_follow_a_demonstration_that_was_moved(solved):
@@ -774,7 +774,9 @@ def test_an_added_cell_cannot_be_graded(solved, marks):
     )
 
 
-@pytest.mark.parametrize(("moved", "place"), [("kqv", 0), ("kqv", 99), ("kqv-check", 4), ("title", 9), ("recap", 1)])
+@pytest.mark.parametrize(
+    ("moved", "place"), [("kqv", 0), ("kqv", 99), ("kqv-check-parameters", 4), ("title", 9), ("recap", 1)]
+)
 def test_a_moved_cell_comes_back_with_the_cells_that_followed_it(solved, moved, place):
     at = position(solved, moved) + 1
     solved.cells[at:at] = [added("one"), added("two")]
@@ -829,8 +831,8 @@ def test_an_added_cell_with_the_id_of_a_marked_one_gets_another(solved):
     copy.source = "# newer"
     solved.cells.insert(position(solved, "kqv") + 1, copy)
     mended(solved)
-    assert sources(solved)[5:7] == [SOURCE["kqv"].source, "# newer"]
-    assert ids(solved)[5:7] == ["cell-1", "kqv"]
+    assert sources(solved)[4:6] == [SOURCE["kqv"].source, "# newer"]
+    assert ids(solved)[4:6] == ["cell-1", "kqv"]
 
 
 # Any sequence of troubles. Each operation takes a notebook, the index of a cell and another number.

@@ -1,4 +1,7 @@
-"""Train a language model, sample from it and read its heads: `python -m transformer_lm train|sample|heads`."""
+"""Train a language model, sample from it, read its heads, and check a notebook before it is handed in.
+
+python -m transformer_lm train|sample|heads|check
+"""
 
 import argparse
 import os
@@ -13,11 +16,13 @@ from transformer_lm.ablation import WAYS, ablate_heads
 from transformer_lm.checkpoints import load_model
 from transformer_lm.corpora import LOADERS, load_corpus
 from transformer_lm.device import best_device
+from transformer_lm.hand_in import as_json, report_of
 from transformer_lm.head_report import save_pictures, score_table, summary
 from transformer_lm.head_scores import measure_heads
 from transformer_lm.lm import loss_per_token, random_slices
 from transformer_lm.modeling_lm import TransformerLM
 from transformer_lm.presets import PRESETS, preset
+from transformer_lm.progress import progress
 from transformer_lm.recording import record_attention
 from transformer_lm.reports import PrintedReport, TensorBoard, validation_prompt
 from transformer_lm.sampling import sampled_text
@@ -31,14 +36,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code; what is wrong with it is one sentence, not a traceback."""
     options = _parser().parse_args(arguments)
     try:
-        options.run(options)
+        return options.run(options) or 0
     except ERRORS as error:
         print(f"{options.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"\n{options.command}: stopped.", file=sys.stderr)
         return 130
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -95,6 +99,11 @@ def _parser() -> argparse.ArgumentParser:
     heads.add_argument("--pictures", type=Path, metavar="FOLDER", help="write pictures there")
     heads.add_argument("--seed", type=int, default=0, help="of the slices")
     heads.add_argument("--device", help="cpu, cuda or mps")
+
+    checking = commands.add_parser("check", help="see what a notebook would get, and whether it will be accepted")
+    checking.set_defaults(run=run_check)
+    checking.add_argument("notebook", type=Path, metavar="NOTEBOOK", help="an assignment that you have worked on")
+    checking.add_argument("--json", action="store_true", help="for programs")
     return parser
 
 
@@ -198,6 +207,13 @@ def run_heads(options: argparse.Namespace) -> None:
         characters = [tokenizer.decode([token]) for token in first[0].tolist()]
         for path in save_pictures(options.pictures, measured, record_attention(model, first), characters):
             print(path)
+
+
+def run_check(options: argparse.Namespace) -> int:
+    """Print what a notebook would get, and how far its student is in the course; 0 if nothing is left to do."""
+    report = report_of(options.notebook)
+    print(as_json(report) if options.json else f"{report}\n\n{progress()}")
+    return 0 if report.is_complete else 1
 
 
 def _language_model(path: Path) -> tuple[TransformerLM, Tokenizer]:

@@ -110,7 +110,7 @@ def save(assignment: str, namespace: dict[str, object]) -> None:
     """
     if assignment not in ANSWERS:
         raise ValueError(f"assignment must be one of {', '.join(ANSWERS)}, got {assignment!r}.")
-    file = _folder() / f"{assignment}.py"
+    file = folder() / f"{assignment}.py"
     before = _text_before(file)
     problems = {answer.name: _problem(answer, namespace) for answer in ANSWERS[assignment]}
     cells = {name: before if problem else cell_source(namespace[name]) for name, problem in problems.items()}
@@ -124,7 +124,7 @@ def save(assignment: str, namespace: dict[str, object]) -> None:
             problems[name] = _needs(assignment, name, error)
             cells[name] = before
     if cells:
-        _write(file, _file_text(assignment, cells, set(cells)))
+        write_whole(file, _file_text(assignment, cells, set(cells)))
 
     for name, problem in problems.items():
         stays = " (the one from before stays)" if name in cells else ""
@@ -141,7 +141,7 @@ def load(name: str) -> object:
     if name not in known:
         raise ValueError(f"name must be one of {', '.join(known)}, got {name!r}.")
     assignment, answer = known[name]
-    file = _folder() / f"{assignment}.py"
+    file = folder() / f"{assignment}.py"
     shown = f"{file.parent.name}/{file.name}"
     why = f"{file.parent.name}/ holds none of yours"
     if file.exists():
@@ -156,7 +156,7 @@ def load(name: str) -> object:
     return answer.package
 
 
-def _folder() -> Path:
+def folder() -> Path:
     """Return where answers are kept, for every notebook of the course in the same place."""
     if chosen := os.environ.get("TRANSFORMER_LM_ANSWERS"):
         return Path(chosen).expanduser().absolute()
@@ -175,7 +175,7 @@ def _text_before(file: Path) -> str:
     return text
 
 
-def _write(file: Path, text: str) -> None:
+def write_whole(file: Path, text: str) -> None:
     """Write a file so that at any time it is the old one or the new one."""
     file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = file.with_name(f"{file.name}.unfinished")

@@ -1,0 +1,191 @@
+"""Before handing in, by command and in the last cell: what passes, what fails and why, what is missing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell
+from sample_class import edited
+
+from grading.demo import solved_notebook
+from grading.submission import marks
+from transformer_lm import hand_in
+from transformer_lm.__main__ import main
+from transformer_lm.hand_in import CheckResult, Report, report_of
+from transformer_lm.outlines import load_outline
+from transformer_lm.progress import progress
+
+ROOT = Path(__file__).parents[1]
+TOPIC = "01_self_attention"
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch) -> Path:
+    """A course folder of a student's."""
+    monkeypatch.setenv("TRANSFORMER_LM_ANSWERS", str(tmp_path / "my_answers"))
+    return tmp_path
+
+
+def written(course: Path, notebook: nbformat.NotebookNode, name: str = TOPIC) -> Path:
+    path = course / f"{name}.ipynb"
+    nbformat.write(notebook, path)
+    return path
+
+
+def cell(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
+    return next(each for each in notebook.cells if marks(each).get("grade_id") == name)
+
+
+def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "transformer_lm", "check", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_solved_notebook_is_complete(course):
+    done = command(str(written(course, solved_notebook(ROOT))), folder=course)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert sum(line.startswith("✓ ") for line in lines) == 8
+    assert "Points so far: 8 of 8 by checks." in lines
+    assert "The file is complete and will be accepted." in lines
+    assert "Traceback" not in done.stderr
+    assert f"{TOPIC}        8 of 8         8 of 8   2 of 2   0 " in done.stdout
+    assert (course / "my_answers" / "progress.json").is_file()
+
+
+def test_whatever_is_wrong_is_said_at_once(course):
+    """One notebook with a mistake of each kind, so that one kernel is enough."""
+    notebook = solved_notebook(ROOT)
+    edited("attention-scores", " / math.sqrt(dh)", "")(notebook)
+    cell(notebook, "self-attention").source = next(
+        each.source for each in load_outline(TOPIC).cells if each.name == "self-attention"
+    )
+    cell(notebook, "attention-scores-check").source = "print('✓')"  # the released check counts
+    cell(notebook, "q1-answer").source = "YOUR ANSWER HERE"
+    notebook.cells.remove(cell(notebook, "q2-answer"))
+    notebook.cells.remove(cell(notebook, "kqv-look"))
+    notebook.cells.append(nbformat.from_dict(cell(notebook, "kqv") | {"id": "again"}))
+    notebook.cells.insert(3, new_code_cell("1 / 0"))
+    notebook.cells.insert(3, new_code_cell("!true\n%time print('magics are fine')"))
+    report = report_of(written(course, notebook, "my homework"))
+
+    results = {check.name: check.problem for check in report.checks}
+    assert results["kqv-check"] == ""
+    assert results["attention-scores-check"].startswith("The scores are not scaled")
+    assert results["self-attention-check"] == "not answered yet"
+    assert report.notes[0] == "Grading will put back what you have deleted: kqv-look."
+    assert report.notes[1].startswith("Cell 5, one of your own, stops with ZeroDivisionError")
+    assert report.problems == [
+        "The cell kqv stands there 2 times: delete all but one.",
+        "The cell q2-answer is gone: copy it from a fresh notebook, with all its metadata.",
+        f"Its name must be {TOPIC}.ipynb, got my homework.ipynb.",
+    ]
+    assert report.written == [("q1-answer", 1, False), ("q2-answer", 1, False)]
+    assert not report.is_complete
+    assert "Points so far: 2 of 8 by checks." in str(report)
+    assert "still empty: q1-answer, q2-answer" in str(report)
+    assert progress().rows[0][:4] == (TOPIC, "2 of 8", "2 of 8", "0 of 2")
+
+
+def test_an_answer_that_hangs_or_kills_the_kernel_costs_seconds(course, monkeypatch):
+    monkeypatch.setattr(hand_in, "CELL_SECONDS", 6)
+    notebook = solved_notebook(ROOT)
+    edited("kqv", "    keys, ", "    while True:\n        pass\n    keys, ")(notebook)
+    cell(notebook, "self-attention").source += "\nimport os\nos._exit(1)"
+    results = {check.name: check.problem for check in report_of(written(course, notebook)).checks}
+    assert results["kqv-check-parameters"] == ""
+    assert results["kqv-check"] == "it was stopped after 6 seconds"
+    assert results["attention-scores-check"] == ""
+    assert results["self-attention-check"] == "it has killed the kernel"
+
+
+def test_the_last_cell_asks_for_a_saved_file_then_reports_on_it(course):
+    """A real kernel runs the notebook as a student would."""
+    path = written(course, solved_notebook(ROOT))
+    older = nbformat.read(path, as_version=4)
+    edited("kqv", "return keys, queries, values", "return queries, keys, values")(older)
+    last = f'hand_in.check("{TOPIC}")'
+    assert any(each.source == last for each in older.cells)
+    live = nbformat.v4.new_notebook(
+        cells=[new_code_cell(cell(older, name).source) for name in ("setup", "kqv")] + [new_code_cell(last)]
+    )
+    client = NotebookClient(live, kernel_name="python3", resources={"metadata": {"path": str(course)}})
+    with client.setup_kernel():
+        for number, each in enumerate(live.cells):
+            client.execute_cell(each, number)
+        (said,) = live.cells[-1].outputs
+        assert "Save the notebook (Ctrl+S), then run this cell again: the file has an older answer to kqv." in said.text
+        nbformat.write(older, path)
+        client.execute_cell(live.cells[-1], len(live.cells) - 1)
+    report, table = live.cells[-1].outputs
+    assert "✗ kqv-check                    0 of 1    The three are right but in another order" in report.text
+    assert "| 01_self_attention | 7 of 8 | 7 of 8 | 2 of 2 |" in table.data["text/markdown"]
+
+
+def test_what_is_not_there_is_said_in_the_cell(course, monkeypatch, capsys):
+    monkeypatch.chdir(course)
+    hand_in.check(TOPIC)
+    assert f"There is no {TOPIC}.ipynb in " in capsys.readouterr().out
+    monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
+    hand_in.check(TOPIC)
+    assert "Grading does its own checks." in capsys.readouterr().out
+
+
+def test_a_model_that_is_handed_in_must_lie_beside_the_notebook(tmp_path):
+    topic = "04_language_model"
+    file = tmp_path / f"{topic}.ipynb"
+    assert hand_in._files_beside(file, load_outline(topic)) == ["my_model.safetensors is not beside it."]
+    with (tmp_path / "my_model.safetensors").open("wb") as model:
+        model.truncate(50_000_000)
+    (problem,) = hand_in._files_beside(file, load_outline(topic))
+    assert problem == "my_model.safetensors must have at most 40,000,000 bytes, got 50,000,000."
+    assert hand_in._files_beside(file, load_outline(TOPIC)) == []
+
+
+def test_the_cell_that_trains_is_not_run():
+    topic = "04_language_model"
+    notebook = json.loads((ROOT / "release" / topic / f"{topic}.ipynb").read_text())
+    for each in notebook["cells"]:
+        each["source"] = "".join(each["source"])
+    names = [name for _, name, _ in hand_in._to_run(notebook, load_outline(topic), {})]
+    assert "training-run" not in names
+    assert "training-run-check" in names
+    assert "" not in names  # no demonstration either
+
+
+def test_what_is_no_notebook_of_this_course_is_refused_in_one_sentence(course, monkeypatch, capsys):
+    monkeypatch.chdir(course)
+    (course / "text.ipynb").write_text("no JSON")
+    (course / "other.ipynb").write_text(nbformat.writes(nbformat.v4.new_notebook(cells=[new_code_cell("1")])))
+    for file, words in (
+        ("missing.ipynb", "check: NOTEBOOK must be a file, got missing.ipynb."),
+        ("text.ipynb", "check: NOTEBOOK must be a Jupyter notebook, got text.ipynb: "),
+        ("other.ipynb", f"check: NOTEBOOK must be one of {TOPIC}, "),
+    ):
+        assert main(["check", file]) == 1
+        said = capsys.readouterr().err
+        assert said.startswith(words)
+        assert len(said.splitlines()) == 1
+
+
+def test_metadata_that_an_editor_has_lost_does_no_harm(course):
+    notebook = solved_notebook(ROOT)
+    for each in notebook.cells:
+        each.metadata = nbformat.NotebookNode()
+    found, problems, notes = hand_in._matched(hand_in._read(written(course, notebook)), load_outline(TOPIC))
+    assert (problems, notes) == ([], [])
+    assert "def kqv" in found["kqv"]
+
+
+def test_a_report_survives_the_way_to_another_process():
+    report = Report(TOPIC, ["a"], ["b"], [CheckResult("c", 1.0, "d")], [("e", 2.0, True)])
+    assert str(hand_in._read_report(hand_in.as_json(report))) == str(report)

@@ -1,0 +1,151 @@
+"""Help on request: three hints for each exercise, one after each new attempt; then, for self-learners, an answer.
+
+    hints.show("kqv", globals())      the picture, then the tool, then the plan
+    hints.answer("kqv", globals())    the reference answer, where the course comes with it
+
+An attempt is an answer that you have changed and run. The texts are in `hints/`, one file for each assignment.
+"""
+
+import ast
+import io
+import json
+import re
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import torch
+
+from transformer_lm import progress
+from transformer_lm.checks.source import defined_names, parsed
+from transformer_lm.mine import BROKEN, folder
+from transformer_lm.outlines import Outline, fingerprint, outline_with
+
+FOLDER = Path(__file__).parent / "hints"
+
+
+def show(exercise: str, namespace: dict[str, object]) -> None:
+    """Show one more hint if there is a new attempt in a notebook's `globals()`, else those that were shown before.
+
+    Raises ValueError for an exercise that this copy of the course does not have.
+    """
+    outline = outline_with(exercise)
+    texts = hint_texts(outline.assignment)[exercise]
+    attempt = _attempt(outline, exercise, namespace)
+    if attempt is None:
+        _show(
+            f"First try it: answer **{exercise}** in its cell and run it. Hints are for those who are stuck after that."
+        )
+        return
+    if _passes(outline, exercise, namespace):
+        _show(f"Your answer to **{exercise}** passes its checks: no hint is needed.")
+        return
+    known = progress.load()
+    given = known["hints"].setdefault(exercise, [])
+    if attempt not in given and len(given) < len(texts):
+        given.append(attempt)
+        progress.save(known)
+    _show("\n\n".join(texts[: len(given)]))
+    if len(given) < len(texts):
+        _show("For the next hint: change your answer, run its cell, and ask again.")
+    elif _source(outline).is_file():
+        _show(f'After one more try, `hints.answer("{exercise}", globals())` shows ours.')
+
+
+def answer(exercise: str, namespace: dict[str, object]) -> None:
+    """Show the reference answer, to an answer of yours that passes, or once you have tried again after all hints.
+
+    Raises ValueError for an exercise that this copy of the course does not have.
+    """
+    outline = outline_with(exercise)
+    source = _source(outline)
+    if not source.is_file():
+        _show("This copy of the course holds no answers. Ask whoever teaches it, or take the edition for self-study.")
+        return
+    known = progress.load()
+    given = known["hints"].get(exercise, [])
+    attempt = _attempt(outline, exercise, namespace)
+    tried = attempt is not None and attempt not in given and len(given) == len(hint_texts(outline.assignment)[exercise])
+    if attempt is None or not (tried or exercise in known["shown"] or _passes(outline, exercise, namespace)):
+        _show(
+            f'Not yet: take the hints one by one, `hints.show("{exercise}", globals())`, and try again after the last.'
+        )
+        return
+    if exercise not in known["shown"]:
+        progress.save(known | {"shown": [*known["shown"], exercise]})
+    _show(f"```python\n{reference(source, exercise)}\n```")
+
+
+def hint_texts(assignment: str) -> dict[str, list[str]]:
+    """Return the hints for each exercise of an assignment, in order."""
+    text = (FOLDER / f"{assignment}.md").read_text(encoding="utf-8")
+    _, *sections = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
+    return {
+        name: [part.strip() for part in re.split(r"^(?=\*\*The )", section, flags=re.MULTILINE) if part.strip()]
+        for name, section in zip(sections[::2], sections[1::2], strict=True)
+    }
+
+
+def reference(source: Path, exercise: str) -> str:
+    """Return the answer that a notebook with solutions holds."""
+    for cell in json.loads(source.read_text(encoding="utf-8"))["cells"]:
+        if cell["metadata"].get("nbgrader", {}).get("grade_id") == exercise:
+            lines = "".join(cell["source"]).splitlines()
+            return "\n".join(line for line in lines if not line.endswith((" BEGIN SOLUTION", " END SOLUTION")))
+    raise ValueError(f"exercise must have an answer in {source.name}, got {exercise!r}.")
+
+
+def _source(outline: Outline) -> Path:
+    """Return where the notebook with the answers lies, if the course comes with it."""
+    return folder().parent / "source" / outline.assignment / f"{outline.assignment}.ipynb"
+
+
+def _attempt(outline: Outline, exercise: str, namespace: dict[str, object]) -> str | None:
+    """Return a fingerprint of the last attempt that was run in a notebook, None if there was none.
+
+    It is the same for two texts that differ in comments and blank lines alone. An answer that is a file has no text of
+    its own: there each result of the check is another attempt.
+    """
+    names = outline.names_of(exercise)
+    if not names:
+        return fingerprint(_failure(outline, exercise, namespace))
+    (released,) = [cell.source for cell in outline.cells if cell.name == exercise]
+    defining = [text for text in namespace.get("In", []) if names & (defined_names(text) | _assigned(text))]
+    if not defining or _meaning(defining[-1]) == _meaning(released):
+        return None
+    return fingerprint(_meaning(defining[-1]))
+
+
+def _assigned(text: str) -> set[str]:
+    nodes = [node for node in getattr(parsed(text), "body", []) if isinstance(node, ast.Assign)]
+    return {target.id for node in nodes for target in node.targets if isinstance(target, ast.Name)}
+
+
+def _meaning(text: str) -> str:
+    tree = parsed(text)
+    return ast.dump(tree) if tree else text
+
+
+def _passes(outline: Outline, exercise: str, namespace: dict[str, object]) -> bool:
+    return not _failure(outline, exercise, namespace)
+
+
+def _failure(outline: Outline, exercise: str, namespace: dict[str, object]) -> str:
+    """Return what the first check of an exercise that fails says; empty if all pass."""
+    for check in outline.checks_of(exercise):
+        try:
+            with redirect_stdout(io.StringIO()), torch.random.fork_rng(devices=[]):
+                exec(check.source, dict(namespace))
+        except BROKEN as error:
+            return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _show(text: str) -> None:
+    """Show a text in Markdown where a notebook can, else print it."""
+    try:
+        from IPython import get_ipython
+        from IPython.display import Markdown, display
+    except ImportError:
+        print(text)
+        return
+    display(Markdown(text)) if get_ipython() else print(text)
