@@ -17,7 +17,7 @@ PROGRAMS = chromium:chromium bwrap:bubblewrap pg_ctlcluster:postgresql
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_PREFIX PIP_TARGET PIP_USER JUPYTER_PATH
 export JUPYTER_PREFER_ENV_PATH = 1
 
-.PHONY: help lab test lint format release lessons demo frozen bench programs lock clean
+.PHONY: help lab test lint format release bundle lessons demo frozen bench programs lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s%s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,10 @@ release: .venv/ready  ## write release/ from source/
 	@set -e; for assignment in source/*/; do \
 		$(RUN) nbgrader generate_assignment "$$(basename "$$assignment")" --create --force; done
 	@$(RUN) grading outline
+
+THROUGH = 06_encoder_decoder
+bundle: .venv/ready  ## write the zip for students (THROUGH=02_multi_head_attention)
+	@$(RUN) grading bundle --through $(THROUGH)
 
 lessons: .venv/ready  ## run the lessons and keep their new outputs
 	@$(RUN) nbconvert --to notebook --execute --inplace --ExecutePreprocessor.kernel_name=python3 \

@@ -1,4 +1,4 @@
-"""The commands that instructors type: `python -m grading run`, `try`, `prove`, `freeze` and `outline`."""
+"""The commands that instructors type: `python -m grading run`, `try`, `prove`, `freeze`, `outline` and `bundle`."""
 
 import argparse
 import json
@@ -25,6 +25,7 @@ def main() -> None:
     _add_prove(commands.add_parser("prove", help="prove that wrong answers are refused and right ones accepted"))
     _add_freeze(commands.add_parser("freeze", help="write the frozen values that students check against"))
     _add_outline(commands.add_parser("outline", help="write what students' own checks know of the release"))
+    _add_bundle(commands.add_parser("bundle", help="write the zip that students get"))
     arguments = parser.parse_args()
     if getattr(arguments, "reduced_isolation", False) and missing_walls():
         print(f"REDUCED ISOLATION: here is none for {'; '.join(missing_walls())}.", file=sys.stderr)
@@ -181,6 +182,25 @@ def _outline(arguments: argparse.Namespace) -> int:
     from transformer_lm.outlines import FOLDER
 
     print(f"{len(write_outlines(Path('release'), FOLDER))} outlines in {FOLDER.name}/")
+    return 0
+
+
+def _add_bundle(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--through", required=True, metavar="ASSIGNMENT", help="the last one that students get")
+    parser.add_argument("--to", type=Path, metavar="FILE", help="without, course-through-ASSIGNMENT.zip")
+    parser.add_argument("--self-study", action="store_true", help="with the answers, shown after honest attempts")
+    parser.set_defaults(command_function=_bundle)
+
+
+def _bundle(arguments: argparse.Namespace) -> int:
+    from grading.bundle import write_bundle
+
+    path = arguments.to or Path(f"course-through-{arguments.through}.zip")
+    try:
+        count = write_bundle(Path.cwd(), arguments.through, path, arguments.self_study)
+    except ValueError as error:
+        sys.exit(str(error))
+    print(f"{path}: {count} files, {path.stat().st_size / 1e6:.1f} MB")
     return 0
 
 
