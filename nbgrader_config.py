@@ -21,12 +21,26 @@ c.Autograde.autograde_preprocessors = [
     "grading.pipeline.SaveGrades",
     "nbgrader.preprocessors.AssignLatePenalties",
 ]
+
+# Being late costs nothing unless you say so here. For example: 15 minutes do not count, each day that has begun
+# takes off a tenth of the points to be had, but no more than half, and after a week there are none.
+c.AssignLatePenalties.plugin_class = "grading.late.LatePolicy"
+# from datetime import timedelta
+# c.LatePolicy.grace = timedelta(minutes=15)
+# c.LatePolicy.percent = 10  # for each day; with c.LatePolicy.each = "hour", for each hour
+# c.LatePolicy.of = "maximum"  # or "score", what was earned
+# c.LatePolicy.at_most = 50
+# c.LatePolicy.zero_after = timedelta(days=7)
+# c.LatePolicy.extra_time = {"a-student": timedelta(days=2)}
+
+# Feedback: a page for each student, made from grading/templates/feedback.html.j2.
+c.GenerateFeedback.exporter_class = "grading.feedback_page.FeedbackExporter"
 c.GenerateFeedback.preprocessors = [
-    "nbgrader.preprocessors.GetGrades",
     "grading.feedback.HideHiddenTests",
-    "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
+    "grading.feedback.HideRubrics",
+    "grading.feedback.HarmlessOutputs",
 ]
-# Pages with students' texts and outputs, feedback and the Formgrader alike, run nothing in a reader's browser.
+# The Formgrader's pages with students' texts and outputs run nothing of theirs in a reader's browser.
 c.HTMLExporter.preprocessors = ["grading.feedback.HarmlessOutputs"]
 c.HTMLExporter.filters = {"markdown2html": "grading.feedback.harmless_markdown"}
 

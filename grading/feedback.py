@@ -1,12 +1,12 @@
-"""Notebooks as pages: without hidden tests, and without anything that would run in a reader's browser."""
+"""Notebooks as pages: without hidden tests and rubrics, and without what would run in a reader's browser."""
 
 import bleach
 from markupsafe import Markup
 from nbconvert.filters import markdown2html_mistune
 from nbformat import NotebookNode
-from nbgrader.preprocessors import ClearHiddenTests, NbGraderPreprocessor
+from nbgrader.preprocessors import ClearHiddenTests, ClearMarkScheme, NbGraderPreprocessor
 
-from grading.submission import is_check
+from grading.submission import is_check, marks
 
 TAGS = bleach.ALLOWED_TAGS | {
     *("br", "caption", "dd", "del", "details", "div", "dl", "dt", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "img"),
@@ -18,14 +18,33 @@ TEXTS_AND_PICTURES = frozenset(
 
 
 class HideHiddenTests(ClearHiddenTests):
-    """Takes hidden tests out of feedback, and with them the lines of errors that would quote them."""
+    """Takes hidden tests out of feedback, and with them the lines of errors that would quote them.
+
+    What such a cell prints goes too: an answer may print what a hidden test has called it with.
+    """
 
     def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
         """Hide what students should not see of one cell."""
         if is_check(cell) and self._remove_hidden_test_region(cell):
+            cell.outputs = [output for output in cell.outputs if output.output_type == "error" or _is_told(output)]
             for output in cell.outputs:
                 if output.output_type == "error":
                     output.traceback = [f"{output.ename}: {output.evalue}"]
+        return cell, resources
+
+
+def _is_told(output: NotebookNode) -> bool:
+    """Tell whether an output is a message of the judge."""
+    return output.output_type == "stream" and output.text.startswith("Graded: ")
+
+
+class HideRubrics(ClearMarkScheme):
+    """Takes out of feedback the rubrics, which the release leaves out and grading brings back for whoever marks."""
+
+    def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
+        """Hide the rubric of one cell; what students write is theirs."""
+        if marks(cell).get("locked") or marks(cell).get("task"):
+            self._remove_mark_scheme_region(cell)
         return cell, resources
 
 

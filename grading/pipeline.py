@@ -150,6 +150,7 @@ class JudgeAnswers(NbGraderPreprocessor):
                 server = answer_server(ids["assignment"], self.reduced_isolation)
                 results = judged(nb, released, records, server, _handed_in(self, ids))
         parts = {part.name: part for result in results for part in result.parts}
+        nb.metadata["grading"]["exercises"] = [result.as_table() for result in results]  # for feedback and report
         for cell in nb.cells:
             part = parts.get(marks(cell).get("grade_id"))
             if part:

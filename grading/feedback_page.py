@@ -1,0 +1,267 @@
+"""The page that a student gets back: points, why, and what was handed in. It reads on a phone as on a desk."""
+
+import re
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from markupsafe import Markup
+from nbconvert.exporters import Exporter
+from nbconvert.filters import strip_ansi
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from nbformat import NotebookNode
+from nbgrader.api import Gradebook, SubmittedNotebook
+
+from grading.feedback import harmless
+from grading.late import in_words, renew_penalty
+from grading.pages import code, rendered, shortened
+from grading.submission import is_check, marks
+from grading.told import Told, told
+
+HEADING = re.compile(r"^#{1,4} +(.+?) *#*$", re.MULTILINE)
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+POINTS_IN_HEADING = re.compile(r" *\([^()]*\bpoints?\b[^()]*\)$")
+OVERWRITTEN = re.compile(r"[^\n]*\r(?!\n)")  # what a progress bar has drawn before
+PICTURES = ("image/png", "image/jpeg", "image/gif")
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a cell gets. `waits` if a person has still to look at it; `judged` is what it got before a person did."""
+
+    points: float
+    most: float
+    waits: bool = False
+    judged: float | None = None
+    by_hand: bool = False
+
+    @property
+    def state(self) -> str:
+        """Whether it is full, part or none of the points, or waits; even if there are none to be had."""
+        if self.waits and not self.by_hand:
+            return "waits"
+        if not self.points and not self.most:
+            return "even"
+        if self.points >= self.most:
+            return "full"
+        return "part" if self.points > 0 else "none"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check: its points and what is said about them."""
+
+    name: str
+    score: Score
+    told: Told | None
+    outputs: list[Markup] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A cell that a student has filled in: code or text, with a person's comment; `score` if a person marks it."""
+
+    name: str
+    source: Markup
+    is_code: bool
+    comment: Markup | None
+    score: Score | None = None
+    question: Markup | None = None
+
+
+@dataclass
+class Exercise:
+    """What stands under one heading: checks, the code that they check, and what a person marks."""
+
+    anchor: str
+    title: str
+    checks: list[Check] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+
+    @property
+    def scores(self) -> list[Score]:
+        """The scores of all that gets points."""
+        return [each.score for each in [*self.checks, *self.answers] if each.score]
+
+    @property
+    def score(self) -> Score:
+        """The points of all parts together."""
+        points, most = (sum(getattr(score, name) for score in self.scores) for name in ("points", "most"))
+        only_waiting = all(score.state == "waits" for score in self.scores)
+        return Score(points, most, waits=any(score.waits for score in self.scores), by_hand=not only_waiting)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A cell of the whole notebook, as it is shown."""
+
+    source: Markup
+    is_code: bool
+    outputs: list[Markup]
+
+
+class FeedbackExporter(Exporter):
+    """What `nbgrader generate_feedback` writes: a page that needs nothing but itself."""
+
+    file_extension = ".html"
+
+    def from_notebook_node(
+        self, nb: NotebookNode, resources: dict | None = None, **options: object
+    ) -> tuple[str, dict]:
+        """Return the page of a graded notebook, after the steps that nbgrader_config.py names."""
+        nb, resources = super().from_notebook_node(nb, resources, **options)
+        ids = resources["nbgrader"]
+        with Gradebook(ids["db_url"]) as gradebook:
+            renew_penalty(gradebook, gradebook.find_submission(ids["assignment"], ids["student"]), self.config)
+            graded = gradebook.find_submission_notebook(ids["notebook"], ids["assignment"], ids["student"])
+            return rendered("feedback.html.j2", **page(nb, graded)), resources
+
+
+def page(nb: NotebookNode, graded: SubmittedNotebook) -> dict[str, object]:
+    """Return what the template of a feedback page needs to know."""
+    scores = {grade.name: _score(grade) for grade in graded.grades}
+    unreadable = nb.metadata.get("grading", {}).get("unreadable", "")
+    found = exercises(nb, scores, _comments(graded))
+    notice = next((cell.source for cell in nb.cells if cell.get("id") == "before-grading"), "")
+    student, submission = graded.student, graded.assignment
+    penalty = graded.late_submission_penalty or 0
+    return {
+        "assignment": submission.name,
+        "title": _title(nb) or graded.name,
+        "student": " ".join(filter(None, (student.first_name, student.last_name))) or student.id,
+        "student_id": student.id,
+        "handed_in": f"{submission.timestamp:%Y-%m-%d %H:%M} UTC" if submission.timestamp else "",
+        "late": in_words(timedelta(seconds=submission.total_seconds_late)) if submission.total_seconds_late else "",
+        "penalty": penalty,
+        "before": graded.score,
+        "score": Score(max(0, graded.score - penalty), graded.max_score),
+        "waiting": sum(score.most for score in scores.values() if score.waits),
+        "exercises": found,
+        "readable": not unreadable,
+        "notice": text_of(notice) if notice else "",
+        "cells": [_shown(cell) for cell in nb.cells if cell.source != notice],
+    }
+
+
+def _score(grade: object) -> Score:
+    by_hand = grade.manual_score is not None
+    return Score(grade.score, grade.max_score, grade.needs_manual_grade, grade.auto_score, by_hand)
+
+
+def _comments(graded: SubmittedNotebook) -> dict[str, tuple[str, str]]:
+    """Return for each cell what a person has said about it, and what nbgrader has."""
+    return {each.name: (each.manual_comment or "", each.auto_comment or "") for each in graded.comments}
+
+
+def _title(nb: NotebookNode) -> str:
+    return next((headings[0] for cell in nb.cells if (headings := _headings(cell))), "")
+
+
+def _headings(cell: NotebookNode) -> list[str]:
+    """Return the headings of a text of the course, without the signs of Markdown and the points."""
+    if cell.cell_type != "markdown" or marks(cell).get("solution"):
+        return []
+    found = HEADING.findall(FENCED.sub("", cell.source))
+    return [POINTS_IN_HEADING.sub("", re.sub(r"[`*]", "", heading)) for heading in found]
+
+
+def exercises(nb: NotebookNode, scores: dict[str, Score], comments: dict[str, tuple[str, str]]) -> list[Exercise]:
+    """Return the exercises of a graded notebook: what is under one heading belongs together."""
+    messages = {
+        part["name"]: told(part["message"])
+        for exercise in nb.metadata.get("grading", {}).get("exercises", [])
+        for part in exercise["parts"]
+    }
+    # Where the course's own texts are locked, a student's headings do not count.
+    locked = any(marks(cell).get("locked") and _headings(cell) for cell in nb.cells)
+    found: list[Exercise] = []
+    heading, question = "", None
+    for cell in nb.cells:
+        name = marks(cell).get("grade_id", "")
+        if (
+            cell.cell_type == "markdown"
+            and not marks(cell).get("solution")
+            and (marks(cell).get("locked") or not locked)
+        ):
+            heading, question = [heading, *_headings(cell)][-1], cell
+        if name not in scores and not marks(cell).get("solution"):
+            continue
+        if not found or found[-1].title != (heading or "Exercises"):
+            found.append(Exercise(f"exercise-{len(found) + 1}", heading or "Exercises"))
+        if is_check(cell):
+            outputs = [] if name in messages else _outputs(cell)
+            found[-1].checks.append(Check(_part_name(name), scores[name], messages.get(name), outputs))
+        else:
+            found[-1].answers.append(_answer(cell, scores.get(name), comments.get(name, ("", "")), question))
+    return [exercise for exercise in found if exercise.scores or exercise.answers]
+
+
+def _part_name(name: str) -> str:
+    """Return the name of a cell as words."""
+    return re.sub(r"[-_]+", " ", re.sub(r"[-_](check|answer)\b", "", name))
+
+
+def _answer(
+    cell: NotebookNode, score: Score | None, comments: tuple[str, str], question: NotebookNode | None
+) -> Answer:
+    by_person, automatic = comments
+    is_code = cell.cell_type == "code"
+    comment = by_person or ("" if is_code else automatic)  # for code, the check says more
+    return Answer(
+        _part_name(marks(cell).get("grade_id", "")),
+        code(cell.source) if is_code else text_of(cell.source),
+        is_code,
+        text_of(comment) if comment else None,
+        score,
+        text_of(question.source) if question is not None and not is_code and question is not cell else None,
+    )
+
+
+class _Renderer(IPythonRenderer):
+    """Shows mathematics as it is typed: a page without scripts has no better way that is safe for any text."""
+
+    def inline_math(self, body: str) -> str:
+        return f"<code>{self.escape_html(body)}</code>"
+
+    def block_math(self, body: str) -> str:
+        return f"<pre>{self.escape_html(body.strip())}</pre>"
+
+    def latex_environment(self, name: str, body: str) -> str:
+        return self.block_math(body)
+
+
+def text_of(source: str) -> Markup:
+    """Return a text in Markdown as HTML that runs nothing."""
+    renderer = _Renderer(escape=False, exclude_anchor_links=True)
+    return Markup(harmless(MarkdownWithMath(renderer=renderer).render(shortened(source))))
+
+
+def _shown(cell: NotebookNode) -> Shown:
+    if cell.cell_type == "code":
+        return Shown(code(cell.source), True, _outputs(cell))
+    return Shown(text_of(cell.source), False, [])
+
+
+def _outputs(cell: NotebookNode) -> list[Markup]:
+    return [_output(output) for output in cell.outputs]
+
+
+def _output(output: NotebookNode) -> Markup:
+    """Return one output as HTML: what the step HarmlessOutputs has left of it."""
+    if output.output_type == "stream":
+        return _text(OVERWRITTEN.sub("", output.text))
+    if output.output_type == "error":
+        return _text("\n".join(output.traceback) or f"{output.ename}: {output.evalue}")
+    data = output.data
+    if "text/html" in data:
+        return Markup('<div class="scrolls">{}</div>').format(Markup(data["text/html"]))
+    if "text/markdown" in data:
+        return text_of(data["text/markdown"])
+    for kind in PICTURES:
+        if kind in data:
+            alt = data.get("text/plain", "").removeprefix("Figure: ") or "a picture"
+            return Markup('<img alt="{}" src="data:{};base64,{}">').format(alt, kind, data[kind].strip())
+    return _text(data.get("text/latex") or data.get("text/plain", ""))
+
+
+def _text(text: str) -> Markup:
+    return Markup("<pre>{}</pre>").format(shortened(strip_ansi(text)))
