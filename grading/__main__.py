@@ -1,4 +1,4 @@
-"""The commands that instructors type: `python -m grading run`, `try`, `prove`, `freeze`, `outline` and `bundle`."""
+"""The commands that instructors type: `python -m grading run`, `report`, `try`, `prove`, `freeze`, `outline`, `bundle`."""
 
 import argparse
 import json
@@ -21,6 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m grading", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     _add_run(commands.add_parser("run", help="grade an assignment of a class"))
+    _add_report(commands.add_parser("report", help="tell which mistakes a class has made, and how many made them"))
     _add_try(commands.add_parser("try", help="tell what an answer would get, and why"))
     _add_prove(commands.add_parser("prove", help="prove that wrong answers are refused and right ones accepted"))
     _add_freeze(commands.add_parser("freeze", help="write the frozen values that students check against"))
@@ -74,7 +75,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from traitlets import TraitError
+
     from grading.class_run import ClassRun, table
+    from grading.late import renew_penalties_of_course
 
     if missing_walls() and not arguments.reduced_isolation:
         raise IsolationIncomplete(list(missing_walls()))
@@ -82,7 +86,8 @@ def _run(arguments: argparse.Namespace) -> int:
         run = ClassRun(
             Path.cwd(), arguments.assignment, arguments.students, arguments.reduced_isolation, arguments.rerun
         )
-    except ValueError as error:
+        renew_penalties_of_course(Path.cwd(), arguments.assignment)  # those of what is graded already
+    except (ValueError, TraitError) as error:
         sys.exit(str(error))
     to_do = run.to_do(arguments.force)
     if len(to_do) < len(run.students):
@@ -94,6 +99,27 @@ def _run(arguments: argparse.Namespace) -> int:
     print(table(run.rows()))
     run.write_csv(arguments.csv)
     print(f"Grades: {arguments.csv}. Feedback: nbgrader generate_feedback {arguments.assignment}")
+    return 0
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("assignment", metavar="ASSIGNMENT", help="such as 01_self_attention")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write it as a page")
+    parser.add_argument("--names", action="store_true", help="list who made each mistake")
+    parser.set_defaults(command_function=_report)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from grading.report import as_page, as_text, class_report
+
+    try:
+        report = class_report(Path.cwd(), arguments.assignment)
+    except ValueError as error:
+        sys.exit(str(error))
+    print(as_text(report, arguments.names))
+    if arguments.html:
+        arguments.html.write_text(as_page(report, arguments.names), encoding="utf-8")
+        print(f"\nPage: {arguments.html}")
     return 0
 
 

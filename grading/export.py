@@ -1,11 +1,14 @@
-"""Grades as CSV: quoted where it must be, and without formulas that a spreadsheet would run."""
+"""Grades as CSV: for spreadsheets, without formulas that these would run, and for Canvas and Moodle."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from nbgrader.api import Assignment, Gradebook, MissingEntry
+from nbgrader.api import Assignment, Gradebook, MissingEntry, Student
 from nbgrader.plugins.export import ExportPlugin
+from traitlets import Bool, Dict, Enum, Unicode, default
+
+from grading.late import renew_penalties
 
 COLUMNS = (
     "assignment",
@@ -23,22 +26,153 @@ COLUMNS = (
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
-class SafeCsvExportPlugin(ExportPlugin):
-    """What `nbgrader export` writes: the columns of nbgrader's own plugin, safe to open in a spreadsheet."""
+class GradesExportPlugin(ExportPlugin):
+    """What all exports share: which students and assignments they are about, and penalties as the policy is now."""
+
+    default_name = "grades.csv"
 
     def export(self, gradebook: Gradebook) -> None:
-        """Write the grades to the file of `--to`, or to grades.csv."""
-        path = Path(self.to or "grades.csv")
-        students, assignments = set(map(str, self.student)), set(map(str, self.assignment))
-        rows = (
-            row
-            for assignment in gradebook.assignments
-            if not assignments or assignment.name in assignments
-            for row in grade_rows(gradebook, assignment)
-            if not students or row["student_id"] in students
-        )
-        write_csv(path, rows)
+        """Write the grades to the file of `--to`, or to one with a name of its own."""
+        path = Path(self.to or self.default_name)
+        wanted = set(map(str, self.assignment))
+        assignments = [each for each in gradebook.assignments if not wanted or each.name in wanted]
+        for assignment in assignments:
+            renew_penalties(gradebook, assignment.name, self.config)
+        students = set(map(str, self.student))
+        chosen = [student for student in gradebook.students if not students or student.id in students]
+        self.write(path, gradebook, assignments, chosen)
         self.log.info("Exported grades to %s", path)
+
+    def write(self, path: Path, gradebook: Gradebook, assignments: list[Assignment], students: list[Student]) -> None:
+        """Write the file."""
+        raise NotImplementedError
+
+
+class SafeCsvExportPlugin(GradesExportPlugin):
+    """What `nbgrader export` writes: the columns of nbgrader's own plugin, safe to open in a spreadsheet."""
+
+    def write(self, path: Path, gradebook: Gradebook, assignments: list[Assignment], students: list[Student]) -> None:
+        """Write a row for each assignment of each student."""
+        chosen = {student.id for student in students}
+        rows = (row for assignment in assignments for row in grade_rows(gradebook, assignment))
+        write_csv(path, (row for row in rows if row["student_id"] in chosen))
+
+
+class CourseSiteExportPlugin(GradesExportPlugin):
+    """A row for each student and a column for each assignment, as learning management systems read them.
+
+    A site finds a student by one column, so what stands there is written as it is. Who would be found by something that
+    a spreadsheet takes for a formula, or by nothing, is left out, and a warning says so. Names are only for people to
+    read, and get a quote before a formula.
+    """
+
+    identifier = Enum(("id", "email"), help="What the site knows students by: nbgrader's id, or the email.").tag(
+        config=True
+    )
+    columns = Dict(help="What the site calls the assignments, by nbgrader's names for them.").tag(config=True)
+    nothing_is_zero = Bool(False, help="Give 0 points to who has handed in nothing, in place of no grade.").tag(
+        config=True
+    )
+    no_grade = ""  # how the site is told that there is none
+
+    @default("identifier")
+    def _identifier_default(self) -> str:
+        return "id"
+
+    def write(self, path: Path, gradebook: Gradebook, assignments: list[Assignment], students: list[Student]) -> None:
+        """Write a header, and what follows it."""
+        table = {assignment.name: _scores(gradebook, assignment) for assignment in assignments}
+        for assignment in assignments:
+            waiting = sum(each.needs_manual_grade for each in gradebook.assignment_submissions(assignment.name))
+            if waiting:
+                self.log.warning("%s: %s submissions wait for a person's marks.", assignment.name, waiting)
+        headers = [self.columns.get(assignment.name, assignment.name) for assignment in assignments]
+        missing = 0.0 if self.nothing_is_zero else self.no_grade
+        rows = [
+            [*self.about(student), *(scores.get(student.id, missing) for scores in table.values())]
+            for student in students
+            if self._can_be_found(student)
+        ]
+        maxima = [assignment.max_score for assignment in assignments]
+        write_rows(path, [*self.first_rows(headers, maxima), *rows])
+
+    def first_rows(self, headers: list[str], maxima: list[float]) -> list[list[object]]:
+        """Return the rows before the students, from the names and maxima of the assignments."""
+        raise NotImplementedError
+
+    def about(self, student: Student) -> list[object]:
+        """Return the cells before a student's scores."""
+        raise NotImplementedError
+
+    def identified_by(self, student: Student) -> str:
+        """Return what the site should find a student by."""
+        return (student.id if self.identifier == "id" else student.email) or ""
+
+    def _can_be_found(self, student: Student) -> bool:
+        found_by = self.identified_by(student)
+        if not found_by:
+            self.log.warning("%s is left out: there is no %s.", student.id, self.identifier)
+        elif defused(found_by) != found_by:
+            self.log.warning("%s is left out: a spreadsheet would take this for a formula.", found_by)
+        return bool(found_by) and defused(found_by) == found_by
+
+
+class CanvasExportPlugin(CourseSiteExportPlugin):
+    """What Canvas imports under Grades: Import. Students, then a column for each assignment, in UTF-8.
+
+    An assignment that exists in Canvas is found by its title there, or by its title and number, as Canvas exports them:
+    `c.CanvasExportPlugin.columns = {"01_self_attention": "Self-attention (1234)"}`. Others are made new.
+    """
+
+    default_name = "canvas.csv"
+    identifier_column = Enum(
+        ("SIS Login ID", "SIS User ID", "ID"), "SIS Login ID", help="The column of Canvas that identifies students."
+    ).tag(config=True)
+    section = Unicode("", help="The section of all students; Canvas wants the column, and may find it empty.").tag(
+        config=True
+    )
+
+    def first_rows(self, headers: list[str], maxima: list[float]) -> list[list[object]]:
+        """Return the header, and the points that can be had."""
+        columns = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
+        return [[*columns, *headers], ["    Points Possible", "", "", "", "", *maxima]]
+
+    def about(self, student: Student) -> list[object]:
+        """Return name, ids and section."""
+        name = ", ".join(filter(None, (student.last_name, student.first_name))) or student.id
+        ids = {"ID": "", "SIS User ID": "", "SIS Login ID": ""} | {self.identifier_column: self.identified_by(student)}
+        return [defused(name), *ids.values(), defused(self.section)]
+
+
+class MoodleExportPlugin(CourseSiteExportPlugin):
+    """What Moodle imports under Grades: Import: CSV file. One column identifies students, the others are grade items.
+
+    Moodle asks which column is which; it reads `-` as no grade, where an empty cell would fail in a new grade item.
+    """
+
+    default_name = "moodle.csv"
+    no_grade = "-"
+    identifier_column = Enum(
+        ("Username", "ID number", "Email address"), "Username", help="The field of Moodle that identifies students."
+    ).tag(config=True)
+
+    @default("identifier")
+    def _identifier_default(self) -> str:
+        return "email" if self.identifier_column == "Email address" else "id"
+
+    def first_rows(self, headers: list[str], maxima: list[float]) -> list[list[object]]:
+        """Return the header."""
+        return [["First name", "Last name", self.identifier_column, *headers]]
+
+    def about(self, student: Student) -> list[object]:
+        """Return the names and what identifies a student."""
+        return [defused(student.first_name or ""), defused(student.last_name or ""), self.identified_by(student)]
+
+
+def _scores(gradebook: Gradebook, assignment: Assignment) -> dict[str, float]:
+    """Return what each submission gets after its penalty, by student."""
+    submissions = gradebook.assignment_submissions(assignment.name)
+    return {each.student_id: round(max(0.0, each.score - each.late_submission_penalty), 2) for each in submissions}
 
 
 def grade_rows(gradebook: Gradebook, assignment: Assignment) -> Iterator[dict[str, object]]:
@@ -72,13 +206,15 @@ def grade_rows(gradebook: Gradebook, assignment: Assignment) -> Iterator[dict[st
 
 
 def write_csv(path: Path, rows: Iterator[dict[str, object]]) -> None:
+    """Write rows of COLUMNS, safe to open in a spreadsheet."""
+    write_rows(path, [COLUMNS, *([defused(row[name]) for name in COLUMNS] for row in rows)])
+
+
+def write_rows(path: Path, rows: Iterable[Iterable[object]]) -> None:
     """Write rows under a temporary name, then put the file in place."""
     unfinished = path.with_name(f"{path.name}.unfinished")
     with unfinished.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({name: defused(value) for name, value in row.items()})
+        csv.writer(file).writerows(rows)
     unfinished.replace(path)
 
 

@@ -2,8 +2,10 @@
 
 import math
 from datetime import timedelta
+from pathlib import Path
 
 from nbgrader.api import Gradebook, SubmittedAssignment
+from nbgrader.apps.baseapp import NbGrader
 from nbgrader.plugins import BasePlugin
 from nbgrader.preprocessors import AssignLatePenalties
 from traitlets import Dict, Enum, Float, Instance, TraitError, validate
@@ -83,6 +85,14 @@ def renew_penalties(gradebook: Gradebook, assignment: str, config: Config) -> No
     for submission in gradebook.assignment_submissions(assignment) if policy else ():
         _renew(submission, policy)
     gradebook.db.commit()
+
+
+def renew_penalties_of_course(root: Path, assignment: str) -> None:
+    """Do the same for the course in a folder. Raises TraitError if a setting of its policy is wrong."""
+    app = NbGrader()
+    app.initialize([], root=str(root))
+    with Gradebook(app.coursedir.db_url, app.coursedir.course_id) as gradebook:
+        renew_penalties(gradebook, assignment, app.config)
 
 
 def renew_penalty(gradebook: Gradebook, submission: SubmittedAssignment, config: Config) -> None:

@@ -13,13 +13,14 @@ from pathlib import Path
 import nbformat
 from nbconvert.exporters import NotebookExporter
 from nbformat import NotebookNode
-from nbgrader.api import Gradebook, SubmittedAssignment
+from nbgrader.api import Grade, Gradebook, SubmittedAssignment
 from nbgrader.preprocessors import NbGraderPreprocessor, SaveAutoGrades
 from nbgrader.utils import compute_checksum, determine_grade
 from sqlalchemy import event
 from sqlalchemy.exc import SAWarning
 from traitlets import Bool
 
+from grading.hand_marks import Seen, fingerprint, given, read_seen, still_holds, write_seen
 from grading.judge import ExerciseResult
 from grading.kernel import SandboxedExecute
 from grading.repair import UnreadableSubmission, read_submission, repair
@@ -167,36 +168,54 @@ def _wrapped(message: str) -> str:
 
 
 class SaveGrades(SaveAutoGrades):
-    """Saves the judge's points to the gradebook, all at once; checks without a record are scored by their output."""
+    """Saves the judge's points to the gradebook, all at once; checks without a record are scored by their output.
+
+    What a person has given stays. It is to be looked at again if the answer, or what the judge says, has changed.
+    """
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         """Save all grades and comments of a notebook."""
         ids = resources["nbgrader"]
         self.unreadable = nb.metadata["grading"]["unreadable"]
         self.points = resources["grading"]["points"]
+        path = self._seen_file(ids)
+        before, now = read_seen(path), {}
         with Gradebook(ids["db_url"]) as gradebook:
             notebook = gradebook.find_submission_notebook(ids["notebook"], ids["assignment"], ids["student"])
             cells = {marks(cell).get("grade_id"): cell for cell in nb.cells}
             for grade in notebook.grades:
-                self._save_grade(grade, cells[grade.name])
+                answer = fingerprint(nb, cells[grade.name])
+                self._save_grade(grade, cells[grade.name], answer, before.get(grade.name))
+                now[grade.name] = Seen(answer, grade.auto_score, given(grade), grade.needs_manual_grade)
             for comment in notebook.comments:
                 blank = marks(cells[comment.name]).get("checksum") == compute_checksum(cells[comment.name])
                 comment.auto_comment = "No response." if blank and not marks(cells[comment.name]).get("task") else None
             gradebook.db.commit()
+        write_seen(path, now)  # last: if it is never written, marks are looked at again
         return nb, resources
 
-    def _save_grade(self, grade: object, cell: NotebookNode) -> None:
-        """Set the score of a cell. A person must look where there is none, or where a person had given one."""
+    def _seen_file(self, ids: dict) -> Path:
+        # nbgrader looks for students in folders whose names do not start with a dot.
+        course = self.parent.parent.coursedir
+        folder = Path(course.format_path(course.autograded_directory, ".seen", ids["assignment"]))
+        return folder / ids["notebook"] / f"{ids['student']}.json"
+
+    def _save_grade(self, grade: Grade, cell: NotebookNode, answer: str, seen: Seen | None) -> None:
+        """Set the score of a cell. A person must look where there is none, or where it was given for something else."""
+        judged = self._judged(grade.name, cell)
+        if any(points is not None for points in given(grade)):
+            waits = not still_holds(grade, judged, answer, seen)
+        else:
+            waits = judged is None
+        grade.auto_score, grade.needs_manual_grade = judged, bool(self.unreadable) or waits
+
+    def _judged(self, name: str, cell: NotebookNode) -> float | None:
+        """Return the points that no person gives, or None if only a person can."""
         if self.unreadable:
-            grade.auto_score = 0
-        elif grade.name in self.points:
-            grade.auto_score = self.points[grade.name]
-        elif marks(cell).get("grade"):
-            grade.auto_score, _ = determine_grade(cell, self.log)
-        else:  # a task, which only a person can grade
-            grade.auto_score = None
-        no_score = grade.manual_score is not None or grade.auto_score is None
-        grade.needs_manual_grade = bool(self.unreadable) or no_score
+            return 0
+        if name in self.points:
+            return self.points[name]
+        return determine_grade(cell, self.log)[0] if marks(cell).get("grade") else None  # None for a task
 
 
 @event.listens_for(SubmittedAssignment.timestamp, "set", active_history=True)
