@@ -232,7 +232,12 @@ class _Renderer(IPythonRenderer):
 def text_of(source: str) -> Markup:
     """Return a text in Markdown as HTML that runs nothing."""
     renderer = _Renderer(escape=False, exclude_anchor_links=True)
-    return Markup(harmless(MarkdownWithMath(renderer=renderer).render(shortened(source))))
+    return _described(harmless(MarkdownWithMath(renderer=renderer).render(shortened(source))))
+
+
+def _described(clean: str) -> Markup:
+    """Return cleaned HTML in which every picture has an alternative text."""
+    return Markup(re.sub(r"<img(?![^>]*\balt=)", '<img alt="a picture"', clean))
 
 
 def _shown(cell: NotebookNode) -> Shown:
@@ -253,7 +258,7 @@ def _output(output: NotebookNode) -> Markup:
         return _text("\n".join(output.traceback) or f"{output.ename}: {output.evalue}")
     data = output.data
     if "text/html" in data:
-        return Markup('<div class="scrolls">{}</div>').format(Markup(data["text/html"]))
+        return Markup('<div class="scrolls">{}</div>').format(_described(data["text/html"]))
     if "text/markdown" in data:
         return text_of(data["text/markdown"])
     for kind in PICTURES:
