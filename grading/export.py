@@ -40,7 +40,7 @@ class GradesExportPlugin(ExportPlugin):
             renew_penalties(gradebook, assignment.name, self.config)
         students = set(map(str, self.student))
         chosen = [student for student in gradebook.students if not students or student.id in students]
-        self.write(path, gradebook, assignments, chosen)
+        self.write(path, gradebook, assignments, sorted(chosen, key=lambda student: student.id))
         self.log.info("Exported grades to %s", path)
 
     def write(self, path: Path, gradebook: Gradebook, assignments: list[Assignment], students: list[Student]) -> None:

@@ -63,11 +63,19 @@ def two_answers_in_one_cell(notebook):
     notebook.cells.remove(second)
 
 
+# What those hand in again for whom a person has marked a written answer and an exercise, and commented on both.
+BY_HAND = {
+    "by-hand-same": lambda notebook: None,
+    "by-hand-text": edited("q1-answer", "Each entry", "No entry"),
+    "by-hand-code": edited("attention-scores", "dh = queries.shape[-1]", "dh = queries.shape[2]"),
+}
+
+
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
     """A course with odd submissions, graded, some of them handed in again and graded again."""
     course = new_course(tmp_path_factory.mktemp("course"))
-    for student in ("again", "killed", "same-time", "by-hand", "odd-last"):
+    for student in ("again", "killed", "same-time", "odd-last", *BY_HAND):
         submit(course, student)
     submit(course, "outputs", add_outputs)
     submit(course, "odd-huge", huge_output)
@@ -82,17 +90,26 @@ def course(tmp_path_factory):
     return course
 
 
+def mark_by_hand(book, student):
+    """Do what the Formgrader does for a person who marks."""
+    for name, mark, credit in (("q1-answer", 0.5, None), ("attention-scores-check", 1.5, 0.25)):
+        grade = book.find_grade(name, ASSIGNMENT, ASSIGNMENT, student)
+        grade.manual_score, grade.extra_credit, grade.needs_manual_grade = mark, credit, False
+    for name in ("q1-answer", "attention-scores"):
+        book.find_comment(name, ASSIGNMENT, ASSIGNMENT, student).manual_comment = f"On {name}."
+
+
 @pytest.fixture(scope="module")
 def regraded(course):
     """What the gradebook said before, just after nbgrader had saved a new time, and in the end."""
     with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
-        grade = book.find_grade("q1-answer", ASSIGNMENT, ASSIGNMENT, "by-hand")
-        grade.manual_score, grade.needs_manual_grade = 1, False
+        for student in BY_HAND:
+            mark_by_hand(book, student)
         book.db.commit()
     before, hour = gradebook(course), timedelta(hours=1)
     submit(course, "again", edited("attention-scores", " / math.sqrt(dh)", ""), DUE + hour)
-    for student in ("killed", "by-hand"):
-        submit(course, student, time=DUE + hour)
+    for student, change in (BY_HAND | {"killed": lambda notebook: None}).items():
+        submit(course, student, change, DUE + hour)
     with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
         for student, time in (("killed", DUE + hour), ("same-time", DUE)):
             book.update_or_create_submission(ASSIGNMENT, student, timestamp=f"{time:%Y-%m-%d %H:%M:%S} UTC")
@@ -203,11 +220,38 @@ def test_the_same_time_again_keeps_the_scores(regraded):
     assert before == between == after
 
 
-def test_a_manual_score_stays_and_is_looked_at_again(regraded):
-    before, _, after = (each["by-hand"] for each in regraded)
-    assert before["grades"]["q1-answer"] == (None, 1, False)
-    assert after["grades"]["q1-answer"] == (None, 1, True)
-    assert after["score"] == 10
+def by_hand(course, student):
+    """Return marks, extra credit and whether they wait, by cell, and the comments of a person."""
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
+        notebook = book.find_submission_notebook(ASSIGNMENT, ASSIGNMENT, student)
+        marked = [grade for grade in notebook.grades if grade.manual_score is not None]
+        return (
+            {grade.name: (grade.manual_score, grade.extra_credit, grade.needs_manual_grade) for grade in marked},
+            {comment.name: comment.manual_comment for comment in notebook.comments if comment.manual_comment},
+        )
+
+
+@pytest.mark.parametrize(
+    ("student", "text_waits", "code_waits"),
+    [("by-hand-same", False, False), ("by-hand-text", True, False), ("by-hand-code", False, True)],
+)
+def test_what_a_person_gave_stays_and_waits_if_the_answer_is_another_one(
+    course, regraded, student, text_waits, code_waits
+):
+    kept = {"q1-answer": (0.5, None, text_waits), "attention-scores-check": (1.5, 0.25, code_waits)}
+    comments = {"q1-answer": "On q1-answer.", "attention-scores": "On attention-scores."}
+    assert by_hand(course, student) == (kept, comments)
+    assert regraded[2][student]["score"] == 9 - 2 + 1.75 + 0.5
+    python(course, *AUTOGRADE, "--student", student, "--force")
+    assert by_hand(course, student) == (kept, comments)  # what waited still waits, what did not still does not
+
+
+def test_a_mark_that_was_looked_at_again_does_not_wait_again(course, regraded):
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
+        mark_by_hand(book, "by-hand-text")
+        book.db.commit()
+    python(course, *AUTOGRADE, "--student", "by-hand-text", "--force")
+    assert by_hand(course, "by-hand-text")[0]["q1-answer"] == (0.5, None, False)
 
 
 def test_exported_grades_are_quoted_and_hold_no_formula(graded):

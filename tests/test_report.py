@@ -1,0 +1,112 @@
+"""`python -m grading report`: what a class got right, and which mistakes it made."""
+
+import json
+import re
+import time
+
+import nbformat
+import pytest
+from nbgrader.api import Gradebook
+from sample_class import ASSIGNMENT, REDUCED, new_course, python
+
+from grading.demo import edited, solved_notebook, write_submission
+from grading.report import as_text, class_report
+from grading.told import told
+
+UNSCALED = edited("attention-scores", " / math.sqrt(dh)", "")
+STUDENTS = {
+    "ada": lambda notebook: None,
+    "bob": UNSCALED,
+    "cyd": UNSCALED,
+    "dan": edited("attention-scores", "dh = queries", "dh = querys"),
+    "eve": edited("self-attention", "weights = ", "weights="),
+}
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    """A graded class, in which one written question of ada's has been marked."""
+    course = new_course(tmp_path_factory.mktemp("course"))
+    for student, change in STUDENTS.items():
+        notebook = solved_notebook(course)
+        change(notebook)
+        write_submission(course, student, nbformat.writes(notebook))
+    python(course, "grading", "run", ASSIGNMENT, *(["--reduced-isolation"] if REDUCED else []))
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
+        grade = book.find_grade("q1-answer", ASSIGNMENT, ASSIGNMENT, "ada")
+        grade.manual_score, grade.needs_manual_grade = 1, False
+        book.db.commit()
+    return course
+
+
+def test_a_message_is_taken_to_pieces():
+    four = told("tried:    f(x)\nyours:    1\nexpected: 2\nhint:     Off by one.")
+    assert (four.tried, four.yours, four.expected, four.hint, four.sentence) == ("f(x)", "1", "2", "Off by one.", "")
+    assert told("Right for 12 calls.\n").sentence == told("Right for 12 calls.").mistake == "Right for 12 calls."
+
+
+def test_mistakes_are_counted_by_what_they_are_the_frequent_first(course):
+    report = class_report(course, ASSIGNMENT)
+    parts = {part.name: part for exercise in report.exercises for part in exercise.parts}
+    scores = parts["attention-scores-check"]
+    assert dict(scores.counts) == {"full": 2, "none": 3}
+    assert [mistake.students for mistake in scores.mistakes] == [["bob", "cyd"], ["dan"]]
+    assert scores.mistakes[0].hint.startswith("The scores are not scaled")
+    assert "NameError" in scores.mistakes[1].example
+    assert dict(parts["self-attention-check-style"].counts) == {"full": 4, "part": 1}
+    assert parts["self-attention-check-style"].mistakes[0].students == ["eve"]
+    assert dict(parts["q1-answer"].counts) == {"full": 1, "waits": 4}
+    assert (report.students, report.waiting) == (5, 5)
+    assert [exercise.title for exercise in report.exercises][:2] == [
+        "Keys, queries and values in one product",
+        "Attention scores",
+    ]
+
+
+def test_the_terminal_tells_counts_and_names_nobody_unless_asked(course):
+    said = python(course, "grading", "report", ASSIGNMENT)
+    assert "attention-scores-check       2 full · 3 none, 0.8 of 2 on average" in said
+    assert re.search(r"^ +2  The scores are not scaled", said, re.MULTILINE)
+    assert "5 submissions wait for a person's marks." in said
+    assert "q1-answer                    1 full · 4 to mark, 1 of 1 on average" in said
+    assert not set(STUDENTS) & set(re.findall(r"\w+", said))
+    assert "bob, cyd" in as_text(class_report(course, ASSIGNMENT), names=True)
+
+
+def test_the_page_needs_nothing_else_and_names_nobody_unless_asked(course):
+    python(course, "grading", "report", ASSIGNMENT, "--html", "report.html")
+    page = (course / "report.html").read_text()
+    assert "The scores are not scaled" in page
+    assert not re.search(r"<script|https?://|\bbob\b", page)
+    python(course, "grading", "report", ASSIGNMENT, "--html", "report.html", "--names")
+    assert "bob, cyd" in (course / "report.html").read_text()
+
+
+def test_what_a_student_s_code_says_commands_no_terminal_and_is_no_markup(course):
+    path = course / "autograded" / "dan" / ASSIGNMENT / f"{ASSIGNMENT}.ipynb"
+    text = path.read_text()
+    notebook = json.loads(text)
+    evil = "tried:    a\nyours:    raises \x1b[31m<b>\nexpected: c\nhint:     \x1b]0;<script>\x07"
+    notebook["metadata"]["grading"]["exercises"][1]["parts"][0]["message"] = evil
+    path.chmod(0o644)
+    path.write_text(json.dumps(notebook))
+    said = python(course, "grading", "report", ASSIGNMENT, "--html", "evil.html")
+    path.write_text(text)
+    assert "]0;<script>" in said
+    assert "\x1b" not in said
+    assert "<script>" not in (course / "evil.html").read_text()
+
+
+def test_an_assignment_that_is_not_graded_is_refused_in_one_sentence(course):
+    said = python(course, "grading", "report", "07_unknown", fails=True)
+    assert said.strip().splitlines()[-1] == "assignment must be one that has been graded, got 07_unknown."
+
+
+def test_a_class_of_six_hundred_is_reported_in_seconds(course, tmp_path):
+    """The graded notebooks of five, read as often as those of six hundred would be."""
+    from grading.report import _judged
+
+    folders = {f"{n}": course / "autograded" / list(STUDENTS)[n % 5] / ASSIGNMENT for n in range(600)}
+    start = time.monotonic()
+    assert len(_judged(folders)) == 600 * 8
+    assert time.monotonic() - start < 20
