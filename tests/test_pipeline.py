@@ -231,19 +231,21 @@ def by_hand(course, student):
         )
 
 
-@pytest.mark.parametrize(
-    ("student", "text_waits", "code_waits"),
-    [("by-hand-same", False, False), ("by-hand-text", True, False), ("by-hand-code", False, True)],
-)
-def test_what_a_person_gave_stays_and_waits_if_the_answer_is_another_one(
-    course, regraded, student, text_waits, code_waits
-):
-    kept = {"q1-answer": (0.5, None, text_waits), "attention-scores-check": (1.5, 0.25, code_waits)}
+def test_what_a_person_gave_stays_and_waits_if_the_answer_is_another_one(course, regraded):
     comments = {"q1-answer": "On q1-answer.", "attention-scores": "On attention-scores."}
-    assert by_hand(course, student) == (kept, comments)
-    assert regraded[2][student]["score"] == 9 - 2 + 1.75 + 0.5
-    python(course, *AUTOGRADE, "--student", student, "--force")
-    assert by_hand(course, student) == (kept, comments)  # what waited still waits, what did not still does not
+    kept = {
+        student: ({"q1-answer": (0.5, None, text_waits), "attention-scores-check": (1.5, 0.25, code_waits)}, comments)
+        for student, text_waits, code_waits in (
+            ("by-hand-same", False, False),
+            ("by-hand-text", True, False),
+            ("by-hand-code", False, True),
+        )
+    }
+    assert {student: by_hand(course, student) for student in BY_HAND} == kept
+    assert {regraded[2][student]["score"] for student in BY_HAND} == {9 - 2 + 1.75 + 0.5}
+    python(course, *AUTOGRADE, "--student", "by-hand-*", "--force")
+    # What waited still waits, what did not still does not.
+    assert {student: by_hand(course, student) for student in BY_HAND} == kept
 
 
 def test_a_mark_that_was_looked_at_again_does_not_wait_again(course, regraded):

@@ -10,7 +10,7 @@ from nbgrader.api import Gradebook
 from sample_class import ASSIGNMENT, REDUCED, new_course, python
 
 from grading.demo import edited, solved_notebook, write_submission
-from grading.report import as_text, class_report
+from grading.report import as_page, as_text, class_report, judged_by_part
 from grading.told import told
 
 UNSCALED = edited("attention-scores", " / math.sqrt(dh)", "")
@@ -64,7 +64,8 @@ def test_mistakes_are_counted_by_what_they_are_the_frequent_first(course):
 
 
 def test_the_terminal_tells_counts_and_names_nobody_unless_asked(course):
-    said = python(course, "grading", "report", ASSIGNMENT)
+    said = python(course, "grading", "report", ASSIGNMENT, "--html", "report.html")
+    assert (course / "report.html").read_text() == as_page(class_report(course, ASSIGNMENT))
     assert "attention-scores-check       2 full · 3 none, 0.8 of 2 on average" in said
     assert re.search(r"^ +2  The scores are not scaled", said, re.MULTILINE)
     assert "5 submissions wait for a person's marks." in said
@@ -74,12 +75,11 @@ def test_the_terminal_tells_counts_and_names_nobody_unless_asked(course):
 
 
 def test_the_page_needs_nothing_else_and_names_nobody_unless_asked(course):
-    python(course, "grading", "report", ASSIGNMENT, "--html", "report.html")
-    page = (course / "report.html").read_text()
+    report = class_report(course, ASSIGNMENT)
+    page = as_page(report)
     assert "The scores are not scaled" in page
     assert not re.search(r"<script|https?://|\bbob\b", page)
-    python(course, "grading", "report", ASSIGNMENT, "--html", "report.html", "--names")
-    assert "bob, cyd" in (course / "report.html").read_text()
+    assert "bob, cyd" in as_page(report, names=True)
 
 
 def test_what_a_student_s_code_says_commands_no_terminal_and_is_no_markup(course):
@@ -90,11 +90,11 @@ def test_what_a_student_s_code_says_commands_no_terminal_and_is_no_markup(course
     notebook["metadata"]["grading"]["exercises"][1]["parts"][0]["message"] = evil
     path.chmod(0o644)
     path.write_text(json.dumps(notebook))
-    said = python(course, "grading", "report", ASSIGNMENT, "--html", "evil.html")
+    report = class_report(course, ASSIGNMENT)
     path.write_text(text)
-    assert "]0;<script>" in said
-    assert "\x1b" not in said
-    assert "<script>" not in (course / "evil.html").read_text()
+    assert "]0;<script>" in as_text(report)
+    assert "\x1b" not in as_text(report)
+    assert "<script>" not in as_page(report)
 
 
 def test_an_assignment_that_is_not_graded_is_refused_in_one_sentence(course):
@@ -102,11 +102,9 @@ def test_an_assignment_that_is_not_graded_is_refused_in_one_sentence(course):
     assert said.strip().splitlines()[-1] == "assignment must be one that has been graded, got 07_unknown."
 
 
-def test_a_class_of_six_hundred_is_reported_in_seconds(course, tmp_path):
+def test_a_class_of_six_hundred_is_read_in_seconds(course):
     """The graded notebooks of five, read as often as those of six hundred would be."""
-    from grading.report import _judged
-
     folders = {f"{n}": course / "autograded" / list(STUDENTS)[n % 5] / ASSIGNMENT for n in range(600)}
     start = time.monotonic()
-    assert len(_judged(folders)) == 600 * 8
+    assert len(judged_by_part(folders)) == 600 * 8
     assert time.monotonic() - start < 20
