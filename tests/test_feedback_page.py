@@ -107,6 +107,8 @@ def course(tmp_path_factory) -> Path:
         grade = book.find_grade("q1-answer", ASSIGNMENT, ASSIGNMENT, "perfect")
         grade.manual_score, grade.needs_manual_grade = 0.5, False
         book.find_comment("q1-answer", ASSIGNMENT, ASSIGNMENT, "perfect").manual_comment = "Say *why* it saturates."
+        again = book.find_grade("q2-answer", ASSIGNMENT, ASSIGNMENT, "wide")
+        again.manual_score, again.needs_manual_grade = 1, True
         changed = book.find_grade("attention-scores-check", ASSIGNMENT, ASSIGNMENT, "unscaled")
         changed.manual_score, changed.needs_manual_grade = 1.5, False
         book.db.commit()
@@ -215,7 +217,12 @@ def test_without_scripts_everything_is_there(chromium, course):
 
 
 def test_a_person_s_marks_and_comments_are_there(course):
-    assert "q1 0.5 of 1 point" in feedback(course, "perfect", ASSIGNMENT)
+    words = feedback(course, "perfect", ASSIGNMENT)
+    assert "Two questions in writing 0.5 of 2 points, and some wait for a person q1 0.5 of 1 point" in words
+    assert "earlier answer" not in words
+    assert "q2 1 of 1 point (a mark for an earlier answer; a person looks again)" in feedback(
+        course, "wide", ASSIGNMENT
+    )
     assert "Say <em>why</em> it saturates." in path_of(course, "perfect").read_text()
     assert "A person has changed this; it was 0 of 2 points." in feedback(course, "unscaled", ASSIGNMENT)
     assert "2 points still wait for a person." in feedback(course, "unscaled", ASSIGNMENT)
