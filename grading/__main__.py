@@ -5,6 +5,7 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -12,6 +13,9 @@ from grading.answers import Cell
 from grading.exercises import records, topic_of, value_records
 from grading.sandbox import IsolationIncomplete, missing_walls
 from grading.workers import answer_server
+
+if TYPE_CHECKING:
+    from grading.class_run import ClassRun
 
 REDUCED = "--reduced-isolation"
 
@@ -69,7 +73,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="also grade again what is graded already")
     parser.add_argument("--rerun", action="store_true", help="execute each notebook again, for its outputs")
     parser.add_argument("--csv", type=Path, metavar="FILE", default=Path("grades.csv"), help="grades.csv without")
-    _add_workers(parser)
+    where = parser.add_mutually_exclusive_group()
+    _add_workers(where)
+    where.add_argument("--cluster", metavar="ADDRESS", help="of a dask scheduler, whose workers judge in their stead")
     _add_reduced(parser)
     parser.set_defaults(command_function=_run)
 
@@ -77,23 +83,35 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from traitlets import TraitError
 
-    from grading.class_run import ClassRun, table
+    from grading.class_run import ClassRun
+    from grading.cluster import ClusterUnusable
+    from grading.gradebook import GradebookLost
     from grading.late import renew_penalties_of_course
 
-    if missing_walls() and not arguments.reduced_isolation:
+    if missing_walls() and not arguments.reduced_isolation and not arguments.cluster:
         raise IsolationIncomplete(list(missing_walls()))
     try:
         run = ClassRun(
             Path.cwd(), arguments.assignment, arguments.students, arguments.reduced_isolation, arguments.rerun
         )
         renew_penalties_of_course(Path.cwd(), arguments.assignment)  # those of what is graded already
-    except (ValueError, TraitError) as error:
+    except (ValueError, TraitError, GradebookLost) as error:
         sys.exit(str(error))
+    try:
+        return _grade(run, arguments)
+    except (ClusterUnusable, GradebookLost) as error:
+        sys.exit(f"{error} What is done is kept; the same command does the rest.")
+
+
+def _grade(run: "ClassRun", arguments: argparse.Namespace) -> int:
+    """Grade what is to do, then print all grades and write them to a file."""
+    from grading.class_run import table
+
     to_do = run.to_do(arguments.force)
     if len(to_do) < len(run.students):
         print(f"{len(run.students) - len(to_do)} of {len(run.students)} are graded already; --force grades them again.")
     with tqdm(total=len(to_do), unit="submission", disable=None if to_do else True) as bar:
-        for student in run.grade(to_do, arguments.workers):
+        for student in run.grade(to_do, arguments.workers, arguments.cluster):
             bar.update()
             bar.set_postfix_str(student)
     print(table(run.rows()))

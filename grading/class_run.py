@@ -5,14 +5,14 @@ does over whatever has none, and leaves the others alone.
 """
 
 import functools
+import glob
 import hashlib
 import json
-import logging
 import re
 import signal
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -24,8 +24,18 @@ from nbgrader.apps.baseapp import NbGrader
 from nbgrader.converters import Autograde
 from nbgrader.utils import parse_utc, setenv
 
+from grading.cluster import on_cluster
 from grading.export import grade_rows, write_csv
-from grading.pipeline import Ready, Rerun, SubmissionExporter, ready, released_path, restore_locked_cells
+from grading.gradebook import add_indexes, kept_open, lost, nbgrader_of, reached
+from grading.pipeline import (
+    Ready,
+    Rerun,
+    SubmissionExporter,
+    locked_sources,
+    ready,
+    released_path,
+    restore_locked_cells,
+)
 from grading.repair import UnreadableSubmission, read_submission, repair
 from grading.sandbox import IsolationIncomplete
 from grading.submission import judged, read_released, records_of
@@ -34,12 +44,17 @@ from grading.workers import answer_server, side_by_side
 
 @dataclass(frozen=True)
 class Job:
-    """A submission to grade: each of its notebooks, with the released one."""
+    """A submission to grade, as it was when its `digest` was taken: each of its notebooks, with the released one.
+
+    `locked` has the cells of each notebook, by their names, that nobody may change. Workers have no gradebook to ask.
+    """
 
     root: Path
     assignment: str
     student: str
+    digest: str
     notebooks: dict[Path, Path]
+    locked: dict[str, dict[str, str]]
     reduced: bool
     rerun: bool
 
@@ -68,7 +83,8 @@ class Row:
 class ClassRun:
     """One assignment of the course in a folder, to be graded for some students, or for all who have handed in.
 
-    Raises ValueError if the assignment has not been released, or if one of the students has handed in nothing.
+    Raises ValueError if the assignment has not been released, or if one of the students has handed in nothing, and
+    GradebookLost whenever the gradebook can't be reached.
     """
 
     def __init__(
@@ -77,21 +93,25 @@ class ClassRun:
         self.root, self.assignment, self.reduced, self.rerun = root.resolve(), assignment, reduced, rerun
         app = _nbgrader(self.root, reduced, rerun)
         self._course = app.coursedir
-        self._api = NbGraderAPI(config=app.config, coursedir=self._course)
         with self._gradebook() as gradebook:
-            known = {each.name: [notebook.name for notebook in each.notebooks] for each in gradebook.assignments}
-        if assignment not in known:
-            released = ", ".join(sorted(known)) or "none so far"
-            raise ValueError(f"assignment must be one that was released ({released}), got {assignment}.")
-        self._notebooks = known[assignment]
+            known = {each.name: each.notebooks for each in gradebook.assignments}
+            if assignment not in known:
+                released = ", ".join(sorted(known)) or "none so far"
+                raise ValueError(f"assignment must be one that was released ({released}), got {assignment}.")
+            self._locked = {notebook.name: locked_sources(notebook) for notebook in known[assignment]}
+            add_indexes(gradebook)
+        self._api = NbGraderAPI(config=app.config, coursedir=self._course)
         handed_in = sorted(self._api.get_submitted_students(assignment))
         missing = sorted(set(students or ()) - set(handed_in))
         if missing:
             raise ValueError(f"students must have handed in {assignment}, got {', '.join(missing)}.")
-        self.students = [student for student in handed_in if not students or student in students]
+        self.students = [student for student in handed_in if not students or student in set(students)]
 
-    def _gradebook(self) -> Gradebook:
-        return Gradebook(self._course.db_url, self._course.course_id)
+    @contextmanager
+    def _gradebook(self) -> Iterator[Gradebook]:
+        url = self._course.db_url
+        with reached(url), Gradebook(url, self._course.course_id) as gradebook:
+            yield gradebook
 
     def _folder(self, step: str, student: str) -> Path:
         return Path(self._course.format_path(step, student, self.assignment))
@@ -123,7 +143,7 @@ class ClassRun:
     def _digest(self, student: str) -> str:
         """Return a fingerprint of what a grade depends on: the files handed in, and the release."""
         handed_in = [path for path in sorted(self._submission(student).rglob("*")) if path.is_file()]
-        released = [released_path(self._course, self.assignment, notebook) for notebook in self._notebooks]
+        released = [released_path(self._course, self.assignment, notebook) for notebook in self._locked]
         digest = hashlib.sha256()
         for path in handed_in + released:
             digest.update(f"{path.name} {path.stat().st_size} ".encode())
@@ -133,11 +153,20 @@ class ClassRun:
 
     # Grading.
 
-    def grade(self, students: list[str], workers: int | None = None) -> Iterator[str]:
-        """Grade these students; yield each one's name when the grades are saved."""
-        with _patient() as asked:
-            for job, found in side_by_side(judge_submission, map(self._job, students), workers):
-                self._save(job, found)
+    def grade(self, students: list[str], workers: int | None = None, cluster: str | None = None) -> Iterator[str]:
+        """Grade these students, here or on the cluster at an address; yield each one's name when the grades are saved.
+
+        Raises ClusterUnusable if the cluster can't be used. What is done until then is kept.
+        """
+        jobs, done = map(self._job, students), self._done_file("").parent
+        if cluster:
+            found = on_cluster(judge_submission, jobs, cluster, shared=done, given_up=_without_a_worker)
+        else:
+            found = side_by_side(judge_submission, jobs, workers)
+        # The workers of this machine are forked before the gradebook is first used, and inherit no connection to it.
+        with _patient() as asked, kept_open(self._course.db_url) as failures, closing(found):
+            for job, result in found:
+                self._save(job, result, failures)
                 yield job.student
                 if asked:
                     raise KeyboardInterrupt
@@ -149,21 +178,27 @@ class ClassRun:
 
     def _job(self, student: str) -> Job:
         notebooks = {}
-        for name in self._notebooks:
+        for name in self._locked:
             path = self._submission(student) / f"{name}.ipynb"
-            if path.is_file() and not self._links(student):
+            if path.is_file() and not self._links(student) and not _is_pattern(student):
                 notebooks[path] = released_path(self._course, self.assignment, name)
-        return Job(self.root, self.assignment, student, notebooks, self.reduced, self.rerun)
+        digest = self._digest(student)
+        return Job(self.root, self.assignment, student, digest, notebooks, self._locked, self.reduced, self.rerun)
 
-    def _save(self, job: Job, found: Judged) -> None:
-        """Let nbgrader write gradebook and graded notebook, then note that this submission is done."""
-        digest, notes = self._digest(job.student), [*found.notes, *self._odd_time(job.student)]
+    def _save(self, job: Job, found: Judged, failures: list[object]) -> None:
+        """Let nbgrader write gradebook and graded notebook, then note that this submission is done.
+
+        Raises GradebookLost if one of the `failures` of the gradebook was the reason that it could not.
+        """
+        notes = [*found.notes, *self._odd_time(job.student)]
         if found.failed:
             pass
         elif job.notebooks:
             ready.update(found.ready)
             outcome = self._api.autograde(self.assignment, job.student)
             ready.clear()
+            if failures:
+                raise lost(self._course.db_url, failures[-1])
             notes += [] if outcome["success"] else [f"nbgrader could not grade it: {_reason(outcome)}"]
         else:
             notes.append(self._what_is_missing(job.student))
@@ -173,15 +208,17 @@ class ClassRun:
         done = self._done_file(job.student)
         done.parent.mkdir(parents=True, exist_ok=True)
         unfinished = done.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps({"digest": digest, "notes": notes, "graded": graded}))
+        unfinished.write_text(json.dumps({"digest": job.digest, "notes": notes, "graded": graded}))
         unfinished.replace(done)
 
     def _what_is_missing(self, student: str) -> str:
+        if _is_pattern(student):
+            return "nbgrader takes a name with *, ? or [ for a pattern: rename the folder, and run again."
         links = self._links(student)
         if links:
             return f"It holds links, which lead out of it: {', '.join(links)}."
         there = ", ".join(sorted(path.name for path in self._submission(student).iterdir())) or "nothing"
-        return f"There is no {self._notebooks[0]}.ipynb, but {there}. Rename it, and run again."
+        return f"There is no {next(iter(self._locked))}.ipynb, but {there}. Rename it, and run again."
 
     def _odd_time(self, student: str) -> list[str]:
         """Return a note if nbgrader can't read the time of a submission."""
@@ -220,6 +257,11 @@ class ClassRun:
         """Write the grades of this assignment, of every student in the gradebook."""
         with self._gradebook() as gradebook:
             write_csv(path, grade_rows(gradebook, gradebook.find_assignment(self.assignment)))
+
+
+def _is_pattern(student: str) -> bool:
+    """Tell whether nbgrader would look for other students too, or for none, by this name."""
+    return glob.escape(student) != student
 
 
 @contextmanager
@@ -275,6 +317,11 @@ def judge_submission(job: Job) -> Judged:
         return Judged(notes=[note[:500]], failed=True)
 
 
+def _without_a_worker(job: Job) -> Judged:
+    """Return what is known of a submission that has ended one worker of a cluster after the other: nothing."""
+    return Judged(notes=["Each worker that judged it has ended. A person must look at it."], failed=True)
+
+
 def _judged(job: Job) -> Judged:
     found = Judged()
     for path, released_at in job.notebooks.items():
@@ -295,37 +342,32 @@ def _judged(job: Job) -> Judged:
 
 def _executed(job: Job, name: str, notebook: NotebookNode) -> list[tuple[list[NotebookNode], int | None]] | None:
     """Execute a notebook again if there is a reason to; return outputs and numbers of its code cells."""
-    step = _rerun_step(job.root, job.reduced, job.rerun)
+    settings = job.root / "nbgrader_config.py"
+    step = _rerun_step(job.root, job.reduced, job.rerun, settings.stat().st_mtime_ns if settings.exists() else 0)
     course = step.parent.parent.coursedir
-    ids = {"assignment": job.assignment, "student": job.student, "notebook": name, "db_url": course.db_url}
+    ids = {"assignment": job.assignment, "student": job.student, "notebook": name}
     given = course.format_path(course.source_directory, ".", job.assignment)
     resources = {"nbgrader": ids, "metadata": {"path": given}}
     if not step.is_needed(notebook, resources):
         return None
-    restore_locked_cells(notebook, ids)
+    restore_locked_cells(notebook, job.locked[name])
     notebook.metadata["grading"] = {"unreadable": ""}
     with setenv(NBGRADER_EXECUTION="autograde"):  # as nbgrader does
         step.preprocess(notebook, resources)
     return [(cell.outputs, cell.execution_count) for cell in notebook.cells if cell.cell_type == "code"]
 
 
-@functools.cache
-def _rerun_step(root: Path, reduced: bool, rerun: bool) -> Rerun:
+@functools.lru_cache(maxsize=4)
+def _rerun_step(root: Path, reduced: bool, rerun: bool, settings_time: int) -> Rerun:
     app = _nbgrader(root, reduced, rerun)
     converter = Autograde(coursedir=app.coursedir, config=app.config)
     return Rerun(parent=SubmissionExporter(parent=converter, config=app.config))
 
 
 def _nbgrader(root: Path, reduced: bool, rerun: bool) -> NbGrader:
-    """Return nbgrader with the settings of a course folder; what it has to say is for students' notes."""
-    app = NbGrader(log_level=logging.ERROR)
-    app.initialize([], root=str(root))
+    """Return nbgrader with the settings of a course folder and of this run."""
+    app = nbgrader_of(root)
     for step in ("Rerun", "JudgeAnswers"):
         app.config[step].reduced_isolation = reduced
     app.config.Rerun.always = rerun
-    for name in (app.log.name, "traitlets"):
-        log = logging.getLogger(name)
-        log.handlers = [logging.NullHandler()]
-        log.setLevel(logging.ERROR)
-        log.propagate = False
     return app

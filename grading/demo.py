@@ -9,8 +9,8 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
-from nbgrader.api import Gradebook
 
+from grading.gradebook import gradebook_of
 from grading.submission import marks
 
 ASSIGNMENT = "01_self_attention"
@@ -86,7 +86,7 @@ def write_class(course: Path) -> None:
     released = course / "release" / ASSIGNMENT / f"{ASSIGNMENT}.ipynb"
     write_submission(course, "blank", released.read_text(), DUE)
     write_submission(course, "broken-file", released.read_text()[:5000], DUE)
-    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
+    with gradebook_of(course) as gradebook:
         gradebook.update_or_create_assignment(ASSIGNMENT, duedate=DUE.replace(tzinfo=None))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import nbformat
 from nbconvert.exporters import NotebookExporter
 from nbformat import NotebookNode
-from nbgrader.api import Grade, Gradebook, SubmittedAssignment
+from nbgrader.api import Grade, Gradebook, Notebook, SubmittedAssignment
 from nbgrader.preprocessors import NbGraderPreprocessor, SaveAutoGrades
 from nbgrader.utils import compute_checksum, determine_grade
 from sqlalchemy import event
@@ -62,11 +62,13 @@ def _ready(step: NbGraderPreprocessor, ids: dict) -> Ready | None:
     return ready.get(_handed_in(step, ids) / f"{ids['notebook']}.ipynb")
 
 
-def restore_locked_cells(notebook: NotebookNode, ids: dict) -> None:
-    """Bring back what the release leaves out of locked cells, rubrics and hidden tests, from the gradebook."""
-    with Gradebook(ids["db_url"]) as gradebook:
-        original = gradebook.find_notebook(ids["notebook"], ids["assignment"])
-        sources = {cell.name: cell.source for cell in original.source_cells if cell.locked}
+def locked_sources(notebook: Notebook) -> dict[str, str]:
+    """Return the text of locked cells by their names, with what the release leaves out: rubrics and hidden tests."""
+    return {cell.name: cell.source for cell in notebook.source_cells if cell.locked}
+
+
+def restore_locked_cells(notebook: NotebookNode, sources: dict[str, str]) -> None:
+    """Give locked cells their text back."""
     for cell in notebook.cells:
         cell.source = sources.get(marks(cell).get("grade_id"), cell.source)
 
@@ -93,7 +95,9 @@ class RepairSubmission(NbGraderPreprocessor):
         """Mend the notebook."""
         unreadable = resources["grading"]["unreadable"]
         repairs = repair(nb, _released(self, resources))
-        restore_locked_cells(nb, resources["nbgrader"])
+        ids = resources["nbgrader"]
+        with Gradebook(ids["db_url"]) as gradebook:
+            restore_locked_cells(nb, locked_sources(gradebook.find_notebook(ids["notebook"], ids["assignment"])))
         nb.metadata["grading"] = {"unreadable": unreadable}  # whatever a student has written there is gone
         if unreadable:
             title, notes = "Not graded; a person must look at it", [unreadable]

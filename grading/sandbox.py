@@ -26,6 +26,9 @@ class IsolationIncomplete(Exception):
         self.missing = missing
         super().__init__(f"isolation must be complete, but here is none for: {'; '.join(missing)}. {INSTALL}")
 
+    def __reduce__(self) -> tuple:
+        return type(self), (self.missing,)  # as it comes from a worker
+
 
 def command(
     program: list[str], readable: Mapping[Path, Path], writable: Iterable[Path] = (), own_user: bool = False

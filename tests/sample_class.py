@@ -1,17 +1,19 @@
-"""Course folders to grade in, and what their gradebooks say."""
+"""Course folders to grade in, runs to watch, and what their gradebooks say."""
 
 import html
+import json
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
-from nbgrader.api import Gradebook
 
 from grading.demo import ASSIGNMENT, Change, edited, solved_notebook, write_class, write_submission
+from grading.gradebook import gradebook_of
 from grading.sandbox import missing_walls
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +41,9 @@ SCORES = {
 }
 
 
+RUN = ("grading", "run", ASSIGNMENT, *(["--reduced-isolation"] if REDUCED else []))
+
+
 def python(folder: Path, *arguments: str, fails: bool = False) -> str:
     """Run a module of Python in a folder; return what it prints."""
     done = subprocess.run([sys.executable, "-m", *arguments], cwd=folder, capture_output=True, text=True, check=False)
@@ -46,12 +51,48 @@ def python(folder: Path, *arguments: str, fails: bool = False) -> str:
     return done.stdout + done.stderr
 
 
-def new_course(folder: Path, assignment: str = ASSIGNMENT) -> Path:
-    """Make a course folder with a fresh release and no submissions."""
+def start(course: Path, *options: str) -> subprocess.Popen:
+    """Start a run in a course folder."""
+    return subprocess.Popen(
+        [sys.executable, "-m", *RUN, *options],
+        cwd=course,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def done(course: Path) -> set[str]:
+    """Return the students whom a run has done."""
+    files = course.glob(f"autograded/.done/{ASSIGNMENT}/*.json")
+    return {path.stem for path in files if json.loads(path.read_text())["digest"]}
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen, seconds: float = 90) -> None:
+    """Wait until a condition holds, a process has ended, or the time is over."""
+    deadline = time.monotonic() + seconds
+    while not condition() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def new_course(folder: Path, assignment: str = ASSIGNMENT, db_url: str | None = None) -> Path:
+    """Make a course folder with a fresh release and no submissions; its gradebook is SQLite without a URL."""
     shutil.copytree(ROOT / "source" / assignment, folder / "source" / assignment)
-    shutil.copy(ROOT / "nbgrader_config.py", folder)
+    setting = f"\nc.CourseDirectory.db_url = {db_url!r}\n" if db_url else ""
+    (folder / "nbgrader_config.py").write_text((ROOT / "nbgrader_config.py").read_text() + setting)
     python(folder, "nbgrader", "generate_assignment", assignment, "--create", "--force")
     return folder
+
+
+def small_class(folder: Path, db_url: str | None = None) -> Path:
+    """Make a course folder in which every other one of twelve students has forgotten the scale."""
+    course = new_course(folder, db_url=db_url)
+    for number in range(12):
+        notebook = solved_notebook(course)
+        if number % 2:
+            edited("attention-scores", " / math.sqrt(dh)", "")(notebook)
+        write_submission(course, f"student-{number:02}", nbformat.writes(notebook))
+    return course
 
 
 def sample_course(folder: Path) -> Path:
@@ -99,7 +140,7 @@ def feedback(course: Path, student: str, assignment: str) -> str:
 def gradebook(course: Path, assignment: str = ASSIGNMENT) -> dict[str, dict]:
     """Return all that the gradebook knows of each submission, without ids."""
     found = {}
-    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
+    with gradebook_of(course) as book:
         for submission in book.assignment_submissions(assignment):
             notebooks = submission.notebooks
             found[submission.student_id] = {

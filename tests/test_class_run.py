@@ -6,20 +6,29 @@ import random
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from datetime import timedelta
-from pathlib import Path
 
 import nbformat
 import pytest
-from sample_class import ASSIGNMENT, REDUCED, SCORES, gradebook, new_course, python, sample_course, scores
+from sample_class import (
+    ASSIGNMENT,
+    REDUCED,
+    RUN,
+    SCORES,
+    done,
+    gradebook,
+    new_course,
+    python,
+    sample_course,
+    scores,
+    small_class,
+    start,
+    wait_for,
+)
 
 from grading.class_run import ClassRun
 from grading.demo import DUE, edited, solved_notebook, write_submission
-
-RUN = ("grading", "run", ASSIGNMENT, *(["--reduced-isolation"] if REDUCED else []))
 
 
 @pytest.fixture(scope="module")
@@ -87,18 +96,20 @@ def test_submissions_without_the_notebook_are_left_to_a_person(tmp_path):
     (write_submission(course, "bad-time", nbformat.writes(solved_notebook(course)), DUE) / "timestamp.txt").write_text(
         "?"
     )
+    write_submission(course, "a[b]*", solved, DUE)
     (write_submission(course, "=1+1,x", nbformat.writes(solved_notebook(course)), DUE) / "data,1.csv").write_text("1,2")
     run = ClassRun(course, ASSIGNMENT, reduced=REDUCED)
-    assert sorted(run.grade(run.to_do(), workers=2)) == ["=1+1,x", "bad-time", "renamed"]
+    assert sorted(run.grade(run.to_do(), workers=2)) == ["=1+1,x", "a[b]*", "bad-time", "renamed"]
     rows = {row.student: row for row in run.rows()}
     assert "There is no 01_self_attention.ipynb, but my homework.ipynb, timestamp.txt" in rows["renamed"].notes
     assert rows["renamed"].needs_a_person
     assert rows["renamed"].score == 0
+    assert "takes a name with *, ? or [ for a pattern" in rows["a[b]*"].notes
     assert "timestamp.txt must hold a time" in rows["bad-time"].notes
     assert rows["=1+1,x"].score == 9
     run.write_csv(course / "out.csv")
     with (course / "out.csv").open(newline="") as file:
-        assert {row["student_id"] for row in csv.DictReader(file)} == {"'=1+1,x", "bad-time", "renamed"}
+        assert {row["student_id"] for row in csv.DictReader(file)} == {"'=1+1,x", "a[b]*", "bad-time", "renamed"}
     assert run.to_do() == []
 
 
@@ -154,34 +165,3 @@ def test_a_run_killed_at_ten_random_moments_ends_with_the_same_gradebook(tmp_pat
     assert sorted(path.name for path in (killed / "autograded").iterdir()) == sorted(
         path.name for path in (calm / "autograded").iterdir()
     )
-
-
-def small_class(folder: Path) -> Path:
-    course = new_course(folder)
-    for number in range(12):
-        notebook = solved_notebook(course)
-        if number % 2:
-            edited("attention-scores", " / math.sqrt(dh)", "")(notebook)
-        write_submission(course, f"student-{number:02}", nbformat.writes(notebook), DUE)
-    return course
-
-
-def start(course: Path) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", *RUN],
-        cwd=course,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def done(course: Path) -> set[str]:
-    files = course.glob(f"autograded/.done/{ASSIGNMENT}/*.json")
-    return {path.stem for path in files if json.loads(path.read_text())["digest"]}
-
-
-def wait_for(condition, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 90
-    while not condition() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)

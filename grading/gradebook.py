@@ -1,0 +1,127 @@
+"""The gradebook of a course, SQLite or PostgreSQL by its URL: opened once a run, and lost in one sentence."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nbgrader.api import Comment, Grade, Gradebook, InvalidEntry, SubmittedAssignment, SubmittedNotebook
+from nbgrader.apps.baseapp import NbGrader
+from sqlalchemy import Index, create_engine, event, make_url
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import ArgumentError, InterfaceError, NoSuchModuleError, OperationalError
+from sqlalchemy.orm import scoped_session, sessionmaker
+
+# nbgrader asks for what belongs to one submission. Without these, the database would go through those of the whole
+# class each time, and a run would take the square of its size.
+INDEXES = (
+    Index("submitted_assignment_student", SubmittedAssignment.student_id),
+    Index("submitted_notebook_assignment", SubmittedNotebook.assignment_id),
+    Index("grade_notebook", Grade.notebook_id),
+    Index("comment_notebook", Comment.notebook_id),
+)
+
+# A host that is off does not answer at all, and the system would wait for minutes.
+os.environ.setdefault("PGCONNECT_TIMEOUT", "10")
+
+
+class GradebookLost(Exception):
+    """The gradebook can't be reached, or not any more; the text tells an instructor why, without the password."""
+
+
+def nbgrader_of(root: Path) -> NbGrader:
+    """Return nbgrader with the settings of a course folder; it logs nothing but errors, and these to nobody."""
+    app = NbGrader(log_level=logging.ERROR)
+    app.initialize([], root=str(root))
+    for name in (app.log.name, "traitlets"):
+        log = logging.getLogger(name)
+        log.handlers = [logging.NullHandler()]
+        log.setLevel(logging.ERROR)
+        log.propagate = False
+    return app
+
+
+@contextmanager
+def gradebook_of(root: Path) -> Iterator[Gradebook]:
+    """Give the gradebook of a course folder. Raises GradebookLost if it can't be reached."""
+    course = nbgrader_of(root.resolve()).coursedir
+    with reached(course.db_url), Gradebook(course.db_url, course.course_id) as gradebook:
+        yield gradebook
+
+
+@contextmanager
+def reached(url: str) -> Iterator[None]:
+    """Raise GradebookLost if the URL of a database is of no use, or where the database fails."""
+    _require_driver(url)
+    try:
+        yield
+    except (OperationalError, InterfaceError) as error:
+        raise lost(url, error.orig) from error
+    except InvalidEntry as error:  # which nbgrader makes of all errors at a commit
+        if isinstance(error.__context__, OperationalError | InterfaceError):
+            raise lost(url, error.__context__.orig) from error
+        raise
+
+
+def _require_driver(url: str) -> None:
+    """Raise GradebookLost if a URL can't be read, or if what it takes to use it is not installed."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):  # whose text may quote a part of the password
+        rule = "db_url must be a URL such as postgresql+psycopg://user@host/name, got one that can't be read."
+        raise GradebookLost(f"{rule} In a password, write / as %2F, : as %3A and @ as %40.") from None
+    try:
+        parsed.get_dialect().import_dbapi()
+    except (ImportError, NoSuchModuleError) as error:
+        remedy = "Write postgresql+psycopg://, and install the extra: pip install 'transformer-lm[postgres]'."
+        rule = f"db_url must name a database and a driver that are installed, got {parsed.drivername}"
+        raise GradebookLost(f"{rule}: {error}. {remedy}") from error
+
+
+def lost(url: str, reason: object) -> GradebookLost:
+    """Return the error that says that a gradebook fails, and why."""
+    place = make_url(url).set(query={}).render_as_string(hide_password=True)
+    return GradebookLost(f"the gradebook must be reachable, got {place}: {' '.join(str(reason).split()).rstrip('.')}.")
+
+
+def add_indexes(gradebook: Gradebook) -> None:
+    """Add to a gradebook the indexes that it has not got yet."""
+    for index in INDEXES:
+        index.create(gradebook.engine, checkfirst=True)
+
+
+@contextmanager
+def kept_open(url: str) -> Iterator[list[object]]:
+    """Let whoever opens this gradebook, in this process, share one engine; give a list of how the database failed.
+
+    nbgrader opens it eight times for each submission, and each time connects, looks for all tables and compiles all
+    queries anew: that takes as long as all else that it does. A failure of the database it takes for one of the
+    submission; the list tells them apart.
+    """
+    engine, courses, failures = create_engine(url, pool_pre_ping=True), set(), []
+    opens, closes = Gradebook.__init__, Gradebook.close
+
+    @event.listens_for(engine, "handle_error")
+    def note(context: ExceptionContext) -> None:
+        if isinstance(context.sqlalchemy_exception, OperationalError | InterfaceError) and not context.is_pre_ping:
+            failures.append(context.original_exception)
+
+    def share(self: Gradebook, db_url: str, course_id: str = "default_course", authenticator: object = None) -> None:
+        if db_url != url:
+            return opens(self, db_url, course_id, authenticator)
+        self.engine, self.course_id, self.authenticator = engine, course_id, authenticator
+        self.db = scoped_session(sessionmaker(bind=engine))
+        if course_id not in courses:
+            self.check_course(course_id)
+            courses.add(course_id)
+
+    def give_back(self: Gradebook) -> None:
+        self.db.remove() if self.engine is engine else closes(self)
+
+    Gradebook.__init__, Gradebook.close = share, give_back
+    try:
+        yield failures
+    finally:
+        Gradebook.__init__, Gradebook.close = opens, closes
+        engine.dispose()
