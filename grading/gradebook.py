@@ -68,9 +68,11 @@ def _require_driver(url: str) -> None:
     """Raise GradebookLost if a URL can't be read, or if what it takes to use it is not installed."""
     try:
         parsed = make_url(url)
+        if "@" in (parsed.host or ""):
+            raise ValueError("a part of the password is taken for the host")
     except (ArgumentError, ValueError):  # whose text may quote a part of the password
         rule = "db_url must be a URL such as postgresql+psycopg://user@host/name, got one that can't be read."
-        raise GradebookLost(f"{rule} In a password, write / as %2F, : as %3A and @ as %40.") from None
+        raise GradebookLost(f"{rule} In a password, write : as %3A and @ as %40.") from None
     try:
         parsed.get_dialect().import_dbapi()
     except (ImportError, NoSuchModuleError) as error:

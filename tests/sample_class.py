@@ -84,10 +84,10 @@ def new_course(folder: Path, assignment: str = ASSIGNMENT, db_url: str | None = 
     return folder
 
 
-def small_class(folder: Path, db_url: str | None = None) -> Path:
-    """Make a course folder in which every other one of twelve students has forgotten the scale."""
+def small_class(folder: Path, students: int, db_url: str | None = None) -> Path:
+    """Make a course folder in which every other student has forgotten the scale."""
     course = new_course(folder, db_url=db_url)
-    for number in range(12):
+    for number in range(students):
         notebook = solved_notebook(course)
         if number % 2:
             edited("attention-scores", " / math.sqrt(dh)", "")(notebook)

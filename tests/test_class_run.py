@@ -127,7 +127,7 @@ def test_notebooks_are_executed_again_if_asked_to(tmp_path):
 
 
 def test_interrupting_keeps_what_is_done(tmp_path):
-    course = small_class(tmp_path / "course")
+    course = small_class(tmp_path / "course", 12)
     process = start(course)
     wait_for(lambda: len(done(course)) >= 1, process)
     process.send_signal(signal.SIGINT)
@@ -143,9 +143,9 @@ def test_interrupting_keeps_what_is_done(tmp_path):
 
 
 def test_a_run_killed_at_ten_random_moments_ends_with_the_same_gradebook(tmp_path):
-    calm = small_class(tmp_path / "calm")
+    calm = small_class(tmp_path / "calm", 12)
     python(calm, *RUN)
-    killed = small_class(tmp_path / "killed")
+    killed = small_class(tmp_path / "killed", 12)
     luck = random.Random()
     for _ in range(10):
         process = start(killed)

@@ -1,67 +1,25 @@
 """Grading on a cluster of real processes: the same grades as here, whatever becomes of a worker."""
 
-import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
-from sample_class import ASSIGNMENT, REDUCED, done, gradebook, python, small_class, start, wait_for
+from local_servers import LocalCluster
+from sample_class import ASSIGNMENT, REDUCED, RUN, done, gradebook, python, small_class, start, wait_for
 
 from grading import class_run, cluster
 from grading.class_run import ClassRun, Job, Judged, judge_submission
 from grading.cluster import ClusterUnusable, on_cluster
 
-RUN = ("grading", "run", ASSIGNMENT)
+STUDENTS = 8
 KILLER = "student-00"
-
-
-class LocalCluster:
-    """A scheduler and its workers, started with the commands that instructors type."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._workers = folder, []
-        address = folder / "scheduler.json"
-        self.scheduler = self._start("scheduler", "--port", "0", "--scheduler-file", str(address))
-        wait_for(lambda: address.exists() and address.read_text().endswith("}"), self.scheduler)
-        self.address = json.loads(address.read_text())["address"]
-
-    def _start(self, *arguments: str) -> subprocess.Popen:
-        paths = f"{os.environ['PYTHONPATH']}{os.pathsep}{Path(__file__).parent}"
-        # A second death at a task is bad luck no more; without this it would be the fourth.
-        settings = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1", "PYTHONPATH": paths}
-        with (self._folder / "log").open("a") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "dask", *arguments, "--host", "127.0.0.1", "--no-dashboard"],
-                cwd=self._folder,
-                env=os.environ | settings,
-                stdout=log,
-                stderr=log,
-            )
-
-    def add_workers(self, number: int, *options: str) -> "LocalCluster":
-        """Start workers, which join when they are ready."""
-        self._workers += [self._start("worker", self.address, *options) for _ in range(number)]
-        return self
-
-    def judging(self) -> list[psutil.Process]:
-        """Return the workers that have an answer process."""
-        below = [child for each in self._workers for child in psutil.Process(each.pid).children()]
-        return [worker for worker in below if worker.children()]
-
-    def stop(self) -> None:
-        """End all processes, the workers first."""
-        for process in [*self._workers, self.scheduler]:
-            process.terminate()
-            process.wait(20)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +34,7 @@ def workers(tmp_path_factory):
 def classes(tmp_path_factory):
     """The same class twice: graded by the workers of this machine, and not graded yet."""
     folder = tmp_path_factory.mktemp("classes")
-    course = small_class(folder / "cluster")
+    course = small_class(folder / "cluster", STUDENTS)
     shutil.copytree(course, folder / "here")
     run = ClassRun(folder / "here", ASSIGNMENT, reduced=REDUCED)
     assert sorted(run.grade(run.to_do(), workers=2)) == run.students
@@ -93,7 +51,7 @@ def test_a_run_interrupted_and_a_worker_killed_leave_the_grades_of_a_calm_run(cl
     assert "Traceback" not in output
     run = ClassRun(course, ASSIGNMENT, reduced=REDUCED)
     to_do, graded, killed = run.to_do(), [], 0
-    assert 1 < len(to_do) < 12
+    assert 1 < len(to_do) < STUDENTS
     for student in run.grade(to_do, cluster=workers.address):
         graded.append(student)
         if len(graded) == 1:
@@ -189,7 +147,7 @@ def test_workers_with_several_threads_are_refused_and_a_scheduler_that_ends_is_m
 
 def test_a_scheduler_that_does_not_answer_is_named_in_one_sentence(tmp_path):
     start = time.monotonic()
-    with pytest.raises(ClusterUnusable, match="a dask scheduler that answers, got tcp://127.0.0.1:1. Start one with"):
+    with pytest.raises(ClusterUnusable, match=r"scheduler that answers, got tcp://127\.0\.0\.1:1\. Start one"):
         list(on_cluster(where, [0], "tcp://127.0.0.1:1", tmp_path, given_up=str))
     assert time.monotonic() - start < 30
 
