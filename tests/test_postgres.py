@@ -10,6 +10,7 @@ import pytest
 from local_servers import PASSWORD, PostgresServer
 from nbgrader.apps import NbGraderAPI
 from sample_class import ASSIGNMENT, REDUCED, RUN, done, gradebook, python, scores, small_class, start, wait_for
+from sqlalchemy import text
 
 from grading.class_run import ClassRun
 from grading.demo import DUE
@@ -81,12 +82,35 @@ def test_a_server_that_stops_or_does_not_answer_is_named_in_one_sentence(in_post
     assert f"of {STUDENTS} are graded already" in (in_postgres / "finished.log").read_text()
 
 
+def test_a_short_failure_of_the_database_is_not_taken_for_one_of_a_submission(in_postgres):
+    with gradebook_of(in_postgres) as book:
+        for grade in book.find_submission(ASSIGNMENT, "student-00").notebooks[0].grades:
+            grade.auto_score = None
+        # Zeros could be saved all the time.
+        for command in (
+            """CREATE FUNCTION end_connection() RETURNS trigger LANGUAGE plpgsql
+               AS 'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END'""",
+            """CREATE TRIGGER ends_connection BEFORE UPDATE ON grade FOR EACH ROW WHEN (NEW.auto_score > 0)
+               EXECUTE FUNCTION end_connection()""",
+        ):
+            book.db.execute(text(command))
+        book.db.commit()
+    run = ClassRun(in_postgres, ASSIGNMENT, ["student-00"], reduced=REDUCED)
+    with pytest.raises(GradebookLost, match="terminating connection"):
+        list(run.grade(run.students, workers=1))
+    assert run.to_do() == ["student-00"]
+    with gradebook_of(in_postgres) as book:
+        book.db.execute(text("DROP TRIGGER ends_connection ON grade"))
+        book.db.commit()
+
+
 def test_a_run_keeps_one_connection_and_leaves_none(in_postgres, server):
     run = ClassRun(in_postgres, ASSIGNMENT, ["student-00", "student-01"], reduced=REDUCED)
     assert server.connections() == 0
     assert [server.connections() for _ in run.grade(run.students, workers=1)] == [1, 1]
     run.write_csv(in_postgres / "grades.csv")
     assert server.connections() == 0
+    assert [row.score for row in run.rows()] == [9, 5]
 
 
 def test_indexes_are_added_to_a_gradebook_that_has_none(in_sqlite, in_postgres):
