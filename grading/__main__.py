@@ -1,4 +1,4 @@
-"""The commands that instructors type: `python -m grading run`, `report`, `try`, `prove`, `freeze`, `outline`, `bundle`."""
+"""The commands that instructors type: `python -m grading run|report|try|prove|freeze|outline|bundle`."""
 
 import argparse
 import json
@@ -128,11 +128,12 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
+    from grading.gradebook import GradebookLost
     from grading.report import as_page, as_text, class_report
 
     try:
         report = class_report(Path.cwd(), arguments.assignment)
-    except ValueError as error:
+    except (ValueError, GradebookLost) as error:
         sys.exit(str(error))
     print(as_text(report, arguments.names))
     if arguments.html:

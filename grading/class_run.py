@@ -12,7 +12,7 @@ import re
 import signal
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -26,7 +26,7 @@ from nbgrader.utils import parse_utc, setenv
 
 from grading.cluster import on_cluster
 from grading.export import grade_rows, write_csv
-from grading.gradebook import add_indexes, kept_open, lost, nbgrader_of, reached
+from grading.gradebook import add_indexes, kept_open, lost, nbgrader_of, opened
 from grading.pipeline import (
     Ready,
     Rerun,
@@ -107,11 +107,8 @@ class ClassRun:
             raise ValueError(f"students must have handed in {assignment}, got {', '.join(missing)}.")
         self.students = [student for student in handed_in if not students or student in set(students)]
 
-    @contextmanager
-    def _gradebook(self) -> Iterator[Gradebook]:
-        url = self._course.db_url
-        with reached(url), Gradebook(url, self._course.course_id) as gradebook:
-            yield gradebook
+    def _gradebook(self) -> AbstractContextManager[Gradebook]:
+        return opened(self._course)
 
     def _folder(self, step: str, student: str) -> Path:
         return Path(self._course.format_path(step, student, self.assignment))

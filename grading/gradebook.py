@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nbgrader.api import Comment, Grade, Gradebook, InvalidEntry, SubmittedAssignment, SubmittedNotebook
 from nbgrader.apps.baseapp import NbGrader
+from nbgrader.coursedir import CourseDirectory
 from sqlalchemy import Index, create_engine, event, make_url
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import ArgumentError, InterfaceError, NoSuchModuleError, OperationalError
@@ -43,10 +44,16 @@ def nbgrader_of(root: Path) -> NbGrader:
 
 
 @contextmanager
+def opened(course: CourseDirectory) -> Iterator[Gradebook]:
+    """Give the gradebook that a course's settings name. Raises GradebookLost if it can't be reached."""
+    with reached(course.db_url), Gradebook(course.db_url, course.course_id) as gradebook:
+        yield gradebook
+
+
+@contextmanager
 def gradebook_of(root: Path) -> Iterator[Gradebook]:
     """Give the gradebook of a course folder. Raises GradebookLost if it can't be reached."""
-    course = nbgrader_of(root.resolve()).coursedir
-    with reached(course.db_url), Gradebook(course.db_url, course.course_id) as gradebook:
+    with opened(nbgrader_of(root.resolve()).coursedir) as gradebook:
         yield gradebook
 
 

@@ -5,11 +5,12 @@ from datetime import timedelta
 from pathlib import Path
 
 from nbgrader.api import Gradebook, SubmittedAssignment
-from nbgrader.apps.baseapp import NbGrader
 from nbgrader.plugins import BasePlugin
 from nbgrader.preprocessors import AssignLatePenalties
 from traitlets import Dict, Enum, Float, Instance, TraitError, validate
 from traitlets.config import Config
+
+from grading.gradebook import nbgrader_of, opened
 
 PERIODS = {"day": timedelta(days=1), "hour": timedelta(hours=1)}
 
@@ -89,9 +90,8 @@ def renew_penalties(gradebook: Gradebook, assignment: str, config: Config) -> No
 
 def renew_penalties_of_course(root: Path, assignment: str) -> None:
     """Do the same for the course in a folder. Raises TraitError if a setting of its policy is wrong."""
-    app = NbGrader()
-    app.initialize([], root=str(root))
-    with Gradebook(app.coursedir.db_url, app.coursedir.course_id) as gradebook:
+    app = nbgrader_of(root)
+    with opened(app.coursedir) as gradebook:
         renew_penalties(gradebook, assignment, app.config)
 
 
@@ -110,6 +110,8 @@ def renew_penalty(gradebook: Gradebook, submission: SubmittedAssignment, config:
 def _renew(submission: SubmittedAssignment, policy: LatePolicy) -> None:
     late = timedelta(seconds=submission.total_seconds_late)
     for notebook in submission.notebooks:
+        if not late and not notebook.late_submission_penalty:  # nearly all; the score need not be added up
+            continue
         penalty = policy.penalty(submission.student_id, notebook.score, notebook.max_score, late)
         if penalty != (notebook.late_submission_penalty or 0):
             notebook.late_submission_penalty = penalty

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nbgrader.api import BaseCell, Grade, Gradebook, SubmittedAssignment, SubmittedNotebook
-from nbgrader.apps.baseapp import NbGrader
 
 from grading.exercises import records
+from grading.gradebook import nbgrader_of, opened
 from grading.pages import plain_number, rendered
 from grading.told import Told, told
 
@@ -77,10 +77,8 @@ def class_report(root: Path, assignment: str) -> ClassReport:
 
     Raises ValueError if nothing of that assignment has been graded.
     """
-    app = NbGrader()
-    app.initialize([], root=str(root))
-    course = app.coursedir
-    with Gradebook(course.db_url, course.course_id) as gradebook:
+    course = nbgrader_of(root).coursedir
+    with opened(course) as gradebook:
         rows = _grades(gradebook, assignment)
         order = _order(gradebook, assignment) if rows else {}
     if not rows:

@@ -136,10 +136,17 @@ def test_no_hidden_case_and_no_expected_value_of_one_is_in_the_zip(bundles):
     for record in value_records().values():
         for seed in SEEDS:
             case = record.draw(random.Random(seed), record.first_sizes)
-            for array in (*case.values(), *record.reference(case).values()):
-                if len(np.unique(array)) > 20:  # else it may be there by chance: a mask, a few tokens
-                    assert array.astype(np.float64).tobytes() not in everything, record.id
-                    assert array.astype(np.float32).tobytes() not in everything, record.id
+            drawn = [array for array in case.values() if is_telling(array)]
+            # Where nothing is drawn but sizes, as for waves, the right output is the same for everybody.
+            outputs = [array for array in record.reference(case).values() if drawn and is_telling(array)]
+            for array in drawn + outputs:
+                assert array.astype(np.float64).tobytes() not in everything, record.id
+                assert array.astype(np.float32).tobytes() not in everything, record.id
+
+
+def is_telling(array: np.ndarray) -> bool:
+    """Tell whether an array is there only if somebody has put it there: a mask, or a few tokens, may be by chance."""
+    return len(np.unique(array)) > 20
 
 
 def test_the_zip_has_what_it_should_and_nothing_of_the_grading(bundles):
