@@ -135,6 +135,12 @@ def test_the_claim_and_the_file_of_other_topics_have_attempts_too(notebook, caps
     assert count(capsys.readouterr().out) == 1
 
 
+def test_an_exercise_without_hints_says_so(notebook, capsys):
+    notebook.run("simple_experiment = {}")
+    hint("simple-experiment", notebook.namespace)
+    assert "There are no hints for **simple-experiment**." in capsys.readouterr().out
+
+
 def test_an_exercise_that_does_not_exist_is_refused(notebook):
     for ask in (hint, answer):
         with pytest.raises(ValueError, match=r"exercise must be one of kqv, .*, got 'kvq'"):

@@ -29,7 +29,10 @@ def show(exercise: str, namespace: dict[str, object]) -> None:
     Raises ValueError for an exercise that this copy of the course does not have.
     """
     outline = outline_with(exercise)
-    texts = hint_texts(outline.assignment)[exercise]
+    texts = hint_texts(outline.assignment).get(exercise, [])
+    if not texts:
+        _show(f"There are no hints for **{exercise}**.")
+        return
     attempt = _attempt(outline, exercise, namespace)
     if attempt is None:
         _show(
@@ -64,7 +67,11 @@ def answer(exercise: str, namespace: dict[str, object]) -> None:
     known = progress.load()
     given = known["hints"].get(exercise, [])
     attempt = _attempt(outline, exercise, namespace)
-    tried = attempt is not None and attempt not in given and len(given) == len(hint_texts(outline.assignment)[exercise])
+    tried = (
+        attempt is not None
+        and attempt not in given
+        and len(given) == len(hint_texts(outline.assignment).get(exercise, ()))
+    )
     if attempt is None or not (tried or exercise in known["shown"] or _passes(outline, exercise, namespace)):
         _show(
             f'Not yet: take the hints one by one, `hints.show("{exercise}", globals())`, and try again after the last.'
@@ -77,7 +84,8 @@ def answer(exercise: str, namespace: dict[str, object]) -> None:
 
 def hint_texts(assignment: str) -> dict[str, list[str]]:
     """Return the hints for each exercise of an assignment, in order."""
-    text = (FOLDER / f"{assignment}.md").read_text(encoding="utf-8")
+    file = FOLDER / f"{assignment}.md"
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
     _, *sections = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
     return {
         name: [part.strip() for part in re.split(r"^(?=\*\*The )", section, flags=re.MULTILINE) if part.strip()]
