@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -89,12 +89,14 @@ class _Cluster:
 
     def size(self) -> int:
         """Return how many workers there are now, or 1 if they have yet to come."""
-        return len(self._client.nthreads()) or 1
+        with _scheduler_needed():
+            return len(self._client.nthreads()) or 1
 
     def submit(self, task: Task) -> None:
-        # Not pure: the same submission graded again is a new task.
+        """Give the cluster a task. It is not pure: the same submission, graded again, is another task."""
         given = pickle.dumps((self._work, task))
-        self.waiting[self._client.submit(_carried_out, given, *self._ticket, VERSION, pure=False)] = task
+        with _scheduler_needed():
+            self.waiting[self._client.submit(_carried_out, given, *self._ticket, VERSION, pure=False)] = task
 
     def finished(self, lost: Callable[[Task], None]) -> Iterator[tuple[Task, Result]]:
         """Wait until tasks are done, and yield them. Calls `lost` with those whose workers have ended, one by one."""
@@ -103,30 +105,31 @@ class _Cluster:
         for future in self._done():
             task = self.waiting.pop(future)
             try:
-                result = pickle.loads(future.result())
+                with _scheduler_needed():
+                    result = future.result()
             except KilledWorker:
                 lost(task)
             except (ClusterUnusable, IsolationIncomplete):
                 raise
             except Exception as error:
-                raise _refused(self._client, error) from error
+                raise ClusterUnusable(
+                    f"scheduler and workers must be able to load the project, got {type(error).__name__}: {error}. "
+                    f"Start them in its environment, with PYTHONPATH={PROJECT}"
+                ) from error
             else:
-                yield task, result
+                yield task, pickle.loads(result)
 
     def _done(self) -> "set[Future]":
-        from distributed import CancelledError, wait
+        from distributed import wait
 
         workers_seen = time.monotonic()
         while True:
-            try:
+            with _scheduler_needed(), suppress(TimeoutError):
                 return wait(list(self.waiting), timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED").done
-            except CancelledError as error:
-                raise _refused(self._client, error) from error
-            except TimeoutError:
-                pass
-            if self._client.nthreads():
-                workers_seen = time.monotonic()
-            elif time.monotonic() - workers_seen > WORKERLESS_SECONDS:
+            with _scheduler_needed():
+                if self._client.nthreads():
+                    workers_seen = time.monotonic()
+            if time.monotonic() - workers_seen > WORKERLESS_SECONDS:
                 address = self._client.scheduler.address
                 raise ClusterUnusable(
                     f"the cluster must have workers, got none for {WORKERLESS_SECONDS} seconds at {address}. "
@@ -134,14 +137,16 @@ class _Cluster:
                 )
 
 
-def _refused(client: "Client", error: Exception) -> ClusterUnusable:
-    """Return what to raise if a cluster did not even try a task."""
-    if client.status != "running" or type(error).__name__.endswith("CancelledError"):
-        return ClusterUnusable("the scheduler must stay until the end, got none any more. Start it again.")
-    return ClusterUnusable(
-        f"scheduler and workers must be able to load the project, got {type(error).__name__}: {error}. "
-        f"Start them in its environment, with PYTHONPATH={PROJECT}"
-    )
+@contextmanager
+def _scheduler_needed() -> Iterator[None]:
+    """Raise ClusterUnusable where the scheduler does not answer any more."""
+    from distributed import CancelledError
+    from distributed.client import ClosedClientError
+
+    try:
+        yield
+    except (CancelledError, ClosedClientError, OSError) as error:
+        raise ClusterUnusable("the scheduler must stay until the end, got none any more. Start it again.") from error
 
 
 @contextmanager
@@ -153,7 +158,8 @@ def _connected(address: str) -> "Iterator[Client]":
         raise ClusterUnusable(
             "--cluster needs distributed, which is not installed: pip install 'transformer-lm[cluster]'."
         ) from None
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is raised
+    for name in ("distributed", "distributed.client"):  # each has a level of its own
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is raised
     try:
         client = distributed.Client(address, timeout=REACH_SECONDS)
     except (OSError, TimeoutError, ValueError) as error:

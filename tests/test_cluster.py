@@ -138,6 +138,7 @@ def test_workers_with_several_threads_are_refused_and_a_scheduler_that_ends_is_m
         def tasks():
             yield 0
             several.stop()
+            yield from range(1, 9)
 
         with pytest.raises(ClusterUnusable, match="the scheduler must stay until the end"):
             results(several, tmp_path, tasks())
