@@ -17,7 +17,7 @@ PROGRAMS = chromium:chromium bwrap:bubblewrap pg_ctlcluster:postgresql
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_PREFIX PIP_TARGET PIP_USER JUPYTER_PATH
 export JUPYTER_PREFER_ENV_PATH = 1
 
-.PHONY: help lab test lint format release bundle lessons demo frozen bench programs lock clean
+.PHONY: help lab test lint format release bundle lessons demo frozen site bench programs lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s%s\n", $$1, $$2 }' Makefile
@@ -66,6 +66,10 @@ demo: .venv/ready programs  ## set up, release, grade a sample class in demo/, p
 
 frozen: .venv/ready  ## write the frozen values that students check against
 	@$(RUN) grading freeze
+
+site: .venv/ready  ## write the course site to site/, from lessons, assignments, guides and docstrings
+	@.venv/bin/python docs/build_site.py site
+	@echo "The front page: site/index.html"
 
 bench: .venv/ready  ## measure side by side, print ratios
 	@set -e; for script in bench/*.py; do echo "$$script"; PYTHONPATH=. .venv/bin/python "$$script"; done
