@@ -34,48 +34,8 @@ from transformer_lm.modeling_transformer import PositionEmbedding, TransformerDe
 from transformer_lm.planted import planted_tokenizer
 from transformer_lm.test_values import Case
 
-CHECKS = {
-    "kqv": checks.kqv,
-    "attention-scores": checks.attention_scores,
-    "self-attention": checks.self_attention,
-    "causal-mask": checks.causal_mask,
-    "masked-self-attention": checks.masked_self_attention,
-    "multi-head-attention-layer": checks.multi_head_attention_layer,
-    "multi-head-attention": checks.multi_head_attention,
-    "decoder-block": checks.decoder_block,
-    "pad-batch": checks.pad_batch,
-    "mean-pool": checks.mean_pool,
-    "max-pool": checks.max_pool,
-    "select-pool": checks.select_pool,
-    "sequence-classifier": checks.sequence_classifier,
-    "position-embedding": checks.position_embedding,
-    "simple-attention": checks.simple_attention,
-    "full-attention": checks.full_attention,
-    "encoder-block": checks.encoder_block,
-    "labels": checks.labels,
-    "loss": checks.loss,
-    "mask-future": checks.mask_future,
-    "embed": checks.embed,
-    "language-model": checks.language_model,
-    "last-position-bits": checks.last_position_bits,
-    "next-probabilities": checks.next_probabilities,
-    "slices": checks.slices,
-    "sampling": checks.sampling,
-    "attention-maps": checks.attention_maps,
-    "offset-profile": checks.offset_profile,
-    "class-mass": checks.class_mass,
-    "pattern-score": checks.pattern_score,
-    "position-null": checks.position_null,
-    "induction-pattern": checks.induction_pattern,
-    "find-heads": checks.find_heads,
-    "shift-target": checks.shift_target,
-    "sinusoids": checks.sinusoids,
-    "cross-attention": checks.cross_attention,
-    "target-mask": checks.target_mask,
-    "cross-block": checks.cross_block,
-    "greedy-decode": checks.greedy_decode,
-    "beam-search": checks.beam_search,
-}
+NUMBERS_OR_SAMPLES = (*value_records(), "slices", "sampling")
+CHECKS = {exercise: getattr(checks, exercise.replace("-", "_")) for exercise in NUMBERS_OR_SAMPLES}
 WRONG = [(record, wrong) for record in value_records().values() for wrong in record.wrong]
 RIGHT = [
     (record, name, source)
