@@ -36,6 +36,7 @@ html_static_path = ["static"]
 html_css_files = ["course.css"]
 html_show_sourcelink = False
 html_copy_source = False
+html_use_index = html_domain_indices = False  # the search finds names
 html_theme_options = {
     "navbar_align": "left",
     "secondary_sidebar_items": ["page-toc"],
