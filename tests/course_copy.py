@@ -8,7 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("bench", "data", "docs", "grading", "notebooks", "release", "source", "tests", "transformer_lm")
-COPIED += ("Makefile", "README.md", "nbgrader_config.py", "pyproject.toml", "requirements.lock")
+COPIED += ("LICENSE", "Makefile", "README.md", "environment.yml", "nbgrader_config.py", "pyproject.toml")
+COPIED += ("requirements.lock",)
 LEFT_OUT = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", "cache")
 
 
