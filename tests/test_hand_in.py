@@ -151,6 +151,17 @@ def test_a_model_that_is_handed_in_must_lie_beside_the_notebook(tmp_path):
     assert hand_in._files_beside(file, load_outline(TOPIC)) == []
 
 
+def test_a_model_counts_even_if_the_cell_for_training_is_as_it_was(course, monkeypatch):
+    topic = "04_language_model"
+    ran = []
+    monkeypatch.setattr(hand_in, "_outcomes", lambda sources, folder: ran.extend(sources) or [""] * len(sources))
+    file = course / f"{topic}.ipynb"
+    file.write_bytes((ROOT / "release" / topic / file.name).read_bytes())
+    passed = report_of(file).passed
+    assert passed == ["training-run-check"]
+    assert ran
+
+
 def test_the_cell_that_trains_is_not_run():
     topic = "04_language_model"
     notebook = json.loads((ROOT / "release" / topic / f"{topic}.ipynb").read_text())

@@ -163,13 +163,13 @@ def _read(file: Path) -> dict:
         raise ValueError(f"NOTEBOOK must be a Jupyter notebook, got {file}: {error}.") from error
 
 
-def report_of(file: Path, assignment: str | None = None) -> Report:
+def report_of(file: Path) -> Report:
     """Run a notebook's answers with the released checks, and keep the result for the table of progress.
 
     Raises ValueError if the file is no notebook, or if it is not known of which assignment.
     """
     notebook = _read(file)
-    outline = load_outline(assignment or _assignment_of(file, notebook))
+    outline = load_outline(_assignment_of(file, notebook))
     found, problems, notes = _matched(notebook, outline)
     if file.name != f"{outline.assignment}.ipynb":
         problems.append(f"Its name must be {outline.assignment}.ipynb, got {file.name}.")
@@ -186,7 +186,8 @@ def report_of(file: Path, assignment: str | None = None) -> Report:
     ]
     for answer in outline.of_kind("answer"):
         names = {each.name for each in outline.checks_of(answer.name)}
-        if _is_blank(answer.source, found.get(answer.name)):
+        # An answer that is a file counts whatever the cell says that may have written it.
+        if outline.names_of(answer.name) and _is_blank(answer.source, found.get(answer.name)):
             checks = [replace(each, problem=UNFINISHED) if each.name in names else each for each in checks]
         elif problem := problem_of.get(answer.name):  # what its own cell says comes before what its checks say
             checks = [

@@ -34,13 +34,13 @@ def note_result(assignment: str, passed: list[str], written: list[str]) -> None:
     save(known)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Progress:
     """A table with a row for each assignment; a notebook shows it as one."""
 
     rows: tuple[tuple[str, ...], ...]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         widths = [max(map(len, column)) for column in zip(HEAD, *self.rows, strict=True)]
         lines = [zip(row, widths, strict=True) for row in (HEAD, *self.rows)]
         return "\n".join("  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in lines)
