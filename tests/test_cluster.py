@@ -84,17 +84,19 @@ def test_a_submission_that_ends_each_worker_is_noted_and_takes_no_other_with_it(
 
 
 def where(number: int) -> tuple[int, str]:
-    """Return how many threads a worker computes with, and in which folder it works."""
-    return torch.get_num_threads(), os.getcwd()
+    """Return how many threads a worker computes with, and in which folder it works; leave it with more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    return threads, os.getcwd()
 
 
-def results(workers: LocalCluster, folder: Path, tasks: Iterable[int] = (3, 4)) -> dict:
+def results(workers: LocalCluster, folder: Path, tasks: Iterable[int] = range(5)) -> dict:
     return dict(on_cluster(where, tasks, workers.address, folder, given_up=str))
 
 
 def test_workers_compute_with_one_thread_wherever_they_are(workers, tmp_path):
     found = results(workers, tmp_path)
-    assert sorted(found) == [3, 4]
+    assert sorted(found) == [0, 1, 2, 3, 4]
     assert {threads for threads, _ in found.values()} == {1}
     assert os.getcwd() not in {folder for _, folder in found.values()}
 
