@@ -177,7 +177,7 @@ def _scores(gradebook: Gradebook, assignment: Assignment) -> dict[str, float]:
 
 def grade_rows(gradebook: Gradebook, assignment: Assignment) -> Iterator[dict[str, object]]:
     """Yield a row for each student: what was handed in and what it scored, or 0 if nothing was."""
-    for student in gradebook.students:
+    for student in sorted(gradebook.students, key=lambda student: student.id):
         row = {
             "assignment": assignment.name,
             "duedate": assignment.duedate,
