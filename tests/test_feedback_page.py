@@ -2,8 +2,6 @@
 
 import os
 import re
-import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -15,16 +13,18 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import nbformat
 import pytest
+import test_lab
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.api import Gradebook
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 from sample_class import ASSIGNMENT, REDUCED, feedback, new_course, python
 
 from grading.demo import DUE, edited, solved_notebook, write_submission
 from transformer_lm.figures import picture
 
+chromium = test_lab.chromium  # the browser
+
 PHONE, DESK = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
-CHROMIUM_ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 POLICY = "\nc.LatePolicy.percent = 10\n"
 LONG = "x" * 3000
 ATTACK = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'><svg onload='window.ran = 1'></svg>"
@@ -115,17 +115,6 @@ def course(tmp_path_factory) -> Path:
     python(course, "nbgrader", "generate_feedback", ASSIGNMENT)
     python(course, "grading", "report", ASSIGNMENT, "--html", "report.html")
     return course
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Browser:
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("chromium is not installed. On Debian: sudo apt-get install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=CHROMIUM_ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 @dataclass
@@ -255,9 +244,7 @@ def test_a_file_that_is_no_notebook_says_so_and_a_blank_one_what_to_do(course):
 @pytest.fixture(scope="module")
 def formgrader(course, tmp_path_factory) -> str:
     """Serve the course; return the address of the Formgrader, which needs no token."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = test_lab.free_port()
     folder = tmp_path_factory.mktemp("server")
     names = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
     environment = os.environ | {name: str(folder / name) for name in names}

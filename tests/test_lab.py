@@ -109,7 +109,7 @@ def lab(tmp_path_factory) -> Lab:
     settings.parent.mkdir(parents=True)
     settings.write_text('{"windowingMode": "none"}')
     arguments = [
-        f"--port={_free_port()}",
+        f"--port={free_port()}",
         "--ServerApp.port_retries=0",
         "--expose-app-in-browser",
         f"--ServerApp.root_dir={folder / 'course'}",
@@ -136,7 +136,7 @@ def lab(tmp_path_factory) -> Lab:
         _stop(server)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Return a port that nobody listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
