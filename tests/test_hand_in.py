@@ -197,6 +197,14 @@ def test_metadata_that_an_editor_has_lost_does_no_harm(course):
     assert "def kqv" in found["kqv"]
 
 
+def test_a_long_problem_is_wrapped_below_its_beginning():
+    report = Report(TOPIC, [], [], [CheckResult("kqv-check", 1.0, "word " * 40), CheckResult("other", 0, "")], [])
+    first, second, third, *_, last = str(report).splitlines()[:4]
+    assert first.index("word") == second.index("word") == third.index("word")
+    assert max(map(len, (first, second, third))) <= 96
+    assert last == "✓ other"
+
+
 def test_a_report_survives_the_way_to_another_process():
     report = Report(TOPIC, ["a"], ["b"], [CheckResult("c", 1.0, "d")], [("e", 2.0, True)])
     assert str(hand_in._read_report(hand_in.as_json(report))) == str(report)

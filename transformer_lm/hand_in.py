@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from transformer_lm.progress import note_result, progress
 CELL_SECONDS = 60
 LARGEST = 200_000_000  # bytes, as in grading
 UNFINISHED = "not answered yet"
+WIDTH = 96  # characters in a line of a report
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ class Report:
 def _line(check: CheckResult, width: int) -> str:
     sign = "✗" if check.problem else "✓"
     points = f"{0 if check.problem else check.points:g} of {check.points:g}" if check.points else ""
-    return f"{sign} {check.name.ljust(width)}  {points.ljust(8)}  {check.problem}".rstrip()
+    head = f"{sign} {check.name.ljust(width)}  {points.ljust(8)}  "
+    return textwrap.fill(head + check.problem, WIDTH, subsequent_indent=" " * len(head)).rstrip()
 
 
 def _empty(names: list[str]) -> str:
