@@ -887,7 +887,7 @@ def tag(cells, at, number):
 
 
 def insert(cells, at, number):
-    text = (f"y_{number} = 1", "def kqv():\n    return 1", MARKED["kqv"].source, "checks.kqv(kqv)", "")[number % 5]
+    text = (f"added_{number} = 1", "def kqv():\n    return 1", MARKED["kqv"].source, "checks.kqv(kqv)", "")[number % 5]
     cells.insert(at, (new_code_cell, new_markdown_cell)[number % 2](text, id=f"added-{len(cells)}-{at}-{number}"))
 
 
@@ -911,5 +911,5 @@ def test_after_any_troubles_the_notebook_is_sound_and_no_answer_is_lost(operatio
 
 def is_answer(cell) -> bool:
     """Tell if a cell was made from an answer, or by the student, and is not an untouched stub."""
-    words = [SOURCE[name].source.split("\n")[-1] for name in ANSWERS] + ["y_"]
+    words = [SOURCE[name].source.split("\n")[-1] for name in ANSWERS] + ["added_"]
     return any(word in cell.source for word in words)
