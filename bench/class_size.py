@@ -60,6 +60,7 @@ def _python(*arguments: str, folder: Path) -> str:
 def measure() -> None:
     """Grade the class in this folder; print what it took as JSON."""
     from grading.class_run import ClassRun, judge_submission, table
+    from grading.report import class_report
 
     took: dict[str, float] = {}
 
@@ -84,6 +85,8 @@ def measure() -> None:
         table(run.rows())
     with timed("csv"):
         run.write_csv(Path("grades.csv"))
+    with timed("report"):
+        class_report(Path.cwd(), ASSIGNMENT)
     most = {
         "main": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "worker": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss,

@@ -84,7 +84,7 @@ def class_report(root: Path, assignment: str) -> ClassReport:
     if not rows:
         raise ValueError(f"assignment must be one that has been graded, got {assignment}.")
     folders = {row[0]: Path(course.format_path(course.autograded_directory, row[0], assignment)) for row in rows}
-    judged = judged_by_part(folders)
+    judged = _judged_by_part(folders)
     parts = {name: PartReport(name, most) for name, most in order.items()}
     totals, waiting = Counter(), set()
     made: dict[str, dict[str, Mistake]] = defaultdict(dict)
@@ -134,7 +134,7 @@ def _order(gradebook: Gradebook, assignment: str) -> dict[str, float]:
     return found
 
 
-def judged_by_part(folders: dict[str, Path]) -> dict[tuple[str, str], Told]:
+def _judged_by_part(folders: dict[str, Path]) -> dict[tuple[str, str], Told]:
     """Return what the judge has said, by student and part, from the folders of graded notebooks."""
     said = {}
     for student, folder in folders.items():

@@ -5,13 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "transformer_lm"
-SUFFIXES = (
-    ".py",
-    ".js",
-    ".json",
-    ".md",
-    ".safetensors",
-)  # what Python and editors leave beside such files may hold answers
+# No others: what Python and editors leave beside such files may hold answers.
+SUFFIXES = (".py", ".js", ".json", ".md", ".safetensors")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

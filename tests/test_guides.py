@@ -97,6 +97,7 @@ def hand_in(course: Path, downloads: Path) -> None:
         for name, notebook in {"lovelaceada_101_1": right, "hopper_LATE_102_2": wrong, "turing_103_3": blank}.items():
             again = "-1" if notebook is right else ""  # handed in twice
             archive.writestr(f"{name}_{ASSIGNMENT}{again}.ipynb", nbformat.writes(notebook))
+        archive.writestr("turing_103_4_my_model.safetensors", b"trained")
 
 
 @dataclass
@@ -164,6 +165,10 @@ def test_the_changed_question_and_the_new_exercise_are_released_without_answers(
     assert "Show it by algebra and by an experiment" in released
     assert "attention_entropy(weights: Tensor)" in released
     assert "special.entr" not in released
+
+
+def test_files_beside_a_notebook_are_collected_with_it(followed):
+    assert (followed.course / "submitted" / "turing" / ASSIGNMENT / "my_model.safetensors").read_bytes() == b"trained"
 
 
 def test_the_new_exercise_gives_points_to_the_right_answer_only(followed):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 
 import nbformat
 import pytest
@@ -10,7 +9,7 @@ from nbgrader.api import Gradebook
 from sample_class import ASSIGNMENT, REDUCED, new_course, python
 
 from grading.demo import edited, solved_notebook, write_submission
-from grading.report import as_page, as_text, class_report, judged_by_part
+from grading.report import as_page, as_text, class_report
 from grading.told import told
 
 UNSCALED = edited("attention-scores", " / math.sqrt(dh)", "")
@@ -100,11 +99,3 @@ def test_what_a_student_s_code_says_commands_no_terminal_and_is_no_markup(course
 def test_an_assignment_that_is_not_graded_is_refused_in_one_sentence(course):
     said = python(course, "grading", "report", "07_unknown", fails=True)
     assert said.strip().splitlines()[-1] == "assignment must be one that has been graded, got 07_unknown."
-
-
-def test_a_class_of_six_hundred_is_read_in_seconds(course):
-    """The graded notebooks of five, read as often as those of six hundred would be."""
-    folders = {f"{n}": course / "autograded" / list(STUDENTS)[n % 5] / ASSIGNMENT for n in range(600)}
-    start = time.monotonic()
-    assert len(judged_by_part(folders)) == 600 * 8
-    assert time.monotonic() - start < 20

@@ -112,7 +112,8 @@ def check(assignment: str) -> None:
         return
     unsaved = _unsaved(outline, file)
     if unsaved:
-        print(f"Save the notebook (Ctrl+S), then run this cell again: the file has an older answer to {unsaved}.")
+        print(f"The file does not have what was run last as an answer to {unsaved}.")
+        print("Run the cell of that answer, save the notebook (Ctrl+S), then run this one again.")
         return
     command = [sys.executable, "-m", "transformer_lm", "check", str(file), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
@@ -137,14 +138,15 @@ def as_json(report: Report) -> str:
 
 
 def _unsaved(outline: Outline, file: Path) -> str:
-    """Return the name of an answer that was run in this kernel and is not in the file yet; empty if there is none."""
-    import __main__
-
-    inputs = getattr(__main__, "In", [])
+    """Return the name of an answer that was run last in another form than the file has; empty if there is none."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is None:
+        return ""
     saved = {cell["source"].strip() for cell in _read(file)["cells"]}
     for answer in outline.of_kind("answer"):
         names = defined_names(answer.source)
-        run = [text for text in inputs if names and names <= defined_names(text)]
+        # As it was typed: In has what IPython makes of magics.
+        run = [text for text in shell.history_manager.input_hist_raw if names and names <= defined_names(text)]
         if run and run[-1].strip() not in saved:
             return answer.name
     return ""
