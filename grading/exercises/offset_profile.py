@@ -45,12 +45,11 @@ def reference(case: Arrays) -> Arrays:
 
 
 def reference_profile(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean weight at each distance, (h, n), for weights (b, h, i, j): summed up pair by pair."""
+    """Return the mean weight at each distance, (h, n), for weights (b, h, i, j): summed up query by query."""
     b, h, n, _ = weights.shape
     sums = np.zeros((h, n))
     for query in range(n):
-        for key in range(query + 1):
-            sums[:, query - key] += weights[:, :, query, key].sum(axis=0)
+        sums[:, : query + 1] += weights[:, :, query, query::-1].sum(axis=0)  # the nearest key first
     return sums / (b * np.arange(n, 0, -1))
 
 

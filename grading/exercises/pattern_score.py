@@ -52,19 +52,16 @@ def reference(case: Arrays) -> Arrays:
 
 
 def reference_score(weights: NDArray[np.float64], pattern: NDArray[np.bool_]) -> tuple[NDArray[np.float64], float]:
-    """Return the scores (h) and the chance for weights (b, h, i, j) and a pattern (b, i, j), query by query.
+    """Return the scores (h) and the chance for weights (b, h, i, j) and a pattern (b, i, j).
 
     Both are nan if no query has a key in the pattern.
     """
-    found, by_chance = [], []
-    for maps, wanted in zip(weights, pattern, strict=True):
-        for query, keys in enumerate(wanted):
-            if keys.any():
-                found.append(maps[:, query, keys].sum(axis=1))
-                by_chance.append(keys.sum() / (query + 1))
-    if not found:
+    counts = pattern.sum(axis=2)  # (b, i)
+    if not counts.any():
         return np.full(weights.shape[1], np.nan), np.nan
-    return np.mean(found, axis=0), float(np.mean(by_chance))
+    given = np.where(pattern[:, None], weights, 0).sum(axis=3)  # (b, h, i)
+    by_chance = counts / np.arange(1, counts.shape[1] + 1)
+    return given.swapaxes(1, 2)[counts > 0].mean(axis=0), float(by_chance[counts > 0].mean())
 
 
 # --- answers ------------------------------------------------------------------------------------
