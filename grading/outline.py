@@ -20,7 +20,8 @@ def write_outlines(release: Path, folder: Path) -> list[Path]:
 
 
 def _written(path: Path, released: NotebookNode) -> Path:
-    path.write_text(json.dumps([_outlined(cell) for cell in released.cells], indent=1, ensure_ascii=False) + "\n")
+    cells = [_outlined(cell) for cell in released.cells]
+    path.write_text(json.dumps(cells, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
 
 

@@ -17,7 +17,7 @@ from transformer_lm import hand_in
 from transformer_lm.__main__ import main
 from transformer_lm.hand_in import CheckResult, Report, report_of
 from transformer_lm.outlines import load_outline
-from transformer_lm.progress import progress
+from transformer_lm.progress import CHECKING, load, progress
 
 ROOT = Path(__file__).parents[1]
 TOPIC = "01_self_attention"
@@ -75,6 +75,8 @@ def test_whatever_is_wrong_is_said_at_once(course):
     notebook.cells.remove(cell(notebook, "kqv-look"))
     notebook.cells.append(nbformat.from_dict(cell(notebook, "kqv") | {"id": "again"}))
     notebook.cells.insert(3, new_code_cell("1 / 0"))
+    own = ['hints.show("attention-scores", globals())', f'hand_in.check("{TOPIC}")  # as often as you like', "tried"]
+    notebook.cells += map(new_code_cell, own)
     notebook.cells.insert(3, new_code_cell("!true\n%time print('magics are fine')"))
     report = report_of(written(course, notebook, "my homework"))
 
@@ -84,6 +86,9 @@ def test_whatever_is_wrong_is_said_at_once(course):
     assert results["self-attention-check"] == "not answered yet"
     assert report.notes[0] == "Grading will put back what you have deleted: kqv-look."
     assert report.notes[1].startswith("Cell 5, one of your own, stops with ZeroDivisionError")
+    assert len(report.notes) == 3  # a check in a check does nothing
+    assert "name 'tried' is not defined (demonstrations, which may define it, are not run here)" in report.notes[2]
+    assert load()["hints"] == {}
     assert report.problems == [
         "The cell kqv stands there 2 times: delete all but one.",
         "The cell q2-answer is gone: copy it from a fresh notebook, with all its metadata.",
@@ -94,6 +99,54 @@ def test_whatever_is_wrong_is_said_at_once(course):
     assert "Points so far: 2 of 8 by checks." in str(report)
     assert "still empty: q1-answer, q2-answer" in str(report)
     assert progress().rows[0][:4] == (TOPIC, "2 of 8", "2 of 8", "0 of 2")
+
+
+def test_what_grading_accepts_is_accepted(course):
+    """An answer beside the stub, no set-up, and names only where Colab keeps them."""
+    notebook = solved_notebook(ROOT)
+    stub = next(each.source for each in load_outline(TOPIC).cells if each.name == "kqv")
+    place = notebook.cells.index(cell(notebook, "kqv"))
+    notebook.cells.insert(place, new_code_cell(cell(notebook, "kqv").source))
+    notebook.cells[place + 1].source = stub
+    notebook.cells.remove(cell(notebook, "setup"))
+    for each in notebook.cells:
+        each.metadata = nbformat.from_dict({"id": each.pop("id")})
+    path = course / f"{TOPIC}.ipynb"
+    path.write_text(json.dumps(notebook | {"nbformat_minor": 4}))
+    report = report_of(path)
+    assert [check.problem for check in report.checks] == [""] * 8
+    assert report.notes == ["Grading will put back what you have deleted: setup."]
+    assert report.problems == []
+
+
+def test_a_check_in_a_check_ends_at_once(course, monkeypatch, capsys):
+    monkeypatch.setenv(CHECKING, "1")
+    path = written(course, solved_notebook(ROOT))
+    monkeypatch.setattr(hand_in, "_outcomes", lambda *arguments: pytest.fail("it must not run"))
+    assert main(["check", str(path)]) == 0
+    monkeypatch.chdir(course)
+    hand_in.check(TOPIC)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_folder_that_cannot_be_written_costs_the_progress_alone(course, monkeypatch):
+    monkeypatch.setattr(hand_in, "_outcomes", lambda sources, folder: [""] * len(sources))
+    (course / "my_answers").write_text("a file in the place of the folder")
+    report = report_of(written(course, solved_notebook(ROOT)))
+    assert report.is_complete
+    assert report.notes[0].startswith("Your progress could not be kept: ")
+
+
+def test_a_check_by_degrees_gives_its_points():
+    evalue = "\ntried:    a\nyours:    a loss of 0.510, for 3 points\nexpected: less\nhint:     Train longer."
+    output = {"output_type": "error", "ename": "CheckFailed", "evalue": evalue}
+    problem = hand_in._problem({"outputs": [output]})
+    assert problem == "A loss of 0.510, for 3 points. Train longer."
+    report = Report(TOPIC, [], [], [CheckResult("training-run-check", 4.0, problem)], [])
+    assert "Points so far: 3 of 4 by checks." in str(report)
+    assert "3 of 4" in str(report).splitlines()[0]
+    assert "complete" not in str(report)
+    assert "will be accepted as it is" in str(report)
 
 
 def test_an_answer_that_hangs_or_kills_the_kernel_costs_seconds(course, monkeypatch):
@@ -156,7 +209,12 @@ def test_a_model_that_is_handed_in_must_lie_beside_the_notebook(tmp_path):
 def test_a_model_counts_even_if_the_cell_for_training_is_as_it_was(course, monkeypatch):
     topic = "04_language_model"
     ran = []
-    monkeypatch.setattr(hand_in, "_outcomes", lambda sources, folder: ran.extend(sources) or [""] * len(sources))
+
+    def outcomes(sources: list[str], folder: Path) -> list[str]:
+        ran.extend(sources)
+        return ["" if "checks.training_run" in source else "NameError" for source in sources]
+
+    monkeypatch.setattr(hand_in, "_outcomes", outcomes)
     file = course / f"{topic}.ipynb"
     file.write_bytes((ROOT / "release" / topic / file.name).read_bytes())
     passed = report_of(file).passed

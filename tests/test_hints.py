@@ -4,9 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
 
 from grading.exercises import records
 from transformer_lm import checks, progress
+from transformer_lm.checks.source import cells_run, defined_names
 from transformer_lm.hints import answer, hint_texts, reference
 from transformer_lm.hints import show as hint
 from transformer_lm.outlines import assignments, load_outline
@@ -18,7 +21,7 @@ ORDER = ("**The picture.**", "**The tool.**", "**The plan.**")
 
 
 class Notebook:
-    """What a notebook's kernel knows: its names, and the cells that were run, as `In`."""
+    """What a notebook's kernel knows: its names, and the cells that were run."""
 
     def __init__(self) -> None:
         self.namespace = {"In": [""], "checks": checks}
@@ -51,6 +54,15 @@ def count(text: str) -> int:
     there = [place for place in places if place >= 0]
     assert there == sorted(places[: len(there)])
     return len(there)
+
+
+def test_an_attempt_with_magics_is_one_too():
+    shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+    typed = f"%%time\n{STUB}\n%pwd"
+    shell.run_cell(typed, store_history=True, silent=False)
+    assert "%%time" not in shell.user_ns["In"][-1]
+    assert cells_run(shell.user_ns)[-1] == typed
+    assert defined_names(typed) == {"attention_scores"}
 
 
 def test_there_is_no_hint_before_an_attempt(notebook, capsys):

@@ -30,6 +30,17 @@ def test_what_was_noted_is_in_the_table():
     assert len(others) == len(assignments()) - 2
 
 
+def test_what_is_broken_in_the_file_counts_as_not_there(folder):
+    progress.note_result("01_self_attention", ["kqv-check"], [])
+    known = progress.load()
+    known["assignments"] |= {"02_multi_head_attention": None, "03_classification": {"passed": []}}
+    known["hints"] = {"kqv": None, "causal-mask": ["one"]}
+    progress.save(known)
+    first, second, third, *_ = progress.progress().rows
+    assert first[:5] == ("01_self_attention", "1 of 8", "1 of 8", "0 of 2", "0")
+    assert (second[-2:], third[-2:]) == (("1", "not yet"), ("0", "not yet"))
+
+
 def test_a_notebook_shows_a_table_and_a_terminal_aligned_columns():
     table = progress.progress()
     lines = table._repr_markdown_().splitlines()

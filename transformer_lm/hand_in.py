@@ -9,6 +9,7 @@ that it takes seconds. Grading asks the same, with other numbers.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -16,16 +17,17 @@ from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from transformer_lm.checks.source import defined_names
+from transformer_lm.checks.source import cells_run, defined_names
 from transformer_lm.checks.training_run import FILE as MODEL_FILE
 from transformer_lm.checks.training_run import LARGEST as LARGEST_MODEL
 from transformer_lm.outlines import Outline, assignments, fingerprint, load_outline
-from transformer_lm.progress import note_result, progress
+from transformer_lm.progress import CHECKING, note_result, progress
 
 CELL_SECONDS = 60
 LARGEST = 200_000_000  # bytes, as in grading
 UNFINISHED = "not answered yet"
 WIDTH = 96  # characters in a line of a report
+DEGREES = re.compile(r", for (\d+) points?\.")  # what a check by degrees says of an answer that could be better
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,14 @@ class CheckResult:
     name: str
     points: float
     problem: str
+
+    @property
+    def earned(self) -> float:
+        """All points, none, or some where a check tells them."""
+        if not self.problem:
+            return self.points
+        told = DEGREES.search(self.problem)
+        return float(told[1]) if told else 0.0
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,7 @@ class Report:
     def __str__(self) -> str:
         width = max((len(check.name) for check in self.checks), default=0)
         lines = [_line(check, width) for check in self.checks]
-        earned = sum(check.points for check in self.checks if not check.problem)
+        earned = sum(check.earned for check in self.checks)
         possible = sum(check.points for check in self.checks)
         lines += ["", f"Points so far: {earned:g} of {possible:g} by checks."]
         if any(check.problem and not check.points for check in self.checks):
@@ -81,14 +91,16 @@ class Report:
         lines += ["", *self.notes]
         if self.problems:
             lines += ["It would not be accepted as it is:", *(f"- {problem}" for problem in self.problems)]
-        else:
+        elif self.is_complete:
             lines.append("The file is complete and will be accepted.")
+        else:
+            lines.append("The file will be accepted as it is; nothing is lost by handing it in and going on.")
         return "\n".join(lines)
 
 
 def _line(check: CheckResult, width: int) -> str:
     sign = "✗" if check.problem else "✓"
-    points = f"{0 if check.problem else check.points:g} of {check.points:g}" if check.points else ""
+    points = f"{check.earned:g} of {check.points:g}" if check.points else ""
     head = f"{sign} {check.name.ljust(width)}  {points.ljust(8)}  "
     return textwrap.fill(head + check.problem, WIDTH, subsequent_indent=" " * len(head)).rstrip()
 
@@ -104,6 +116,8 @@ def check(assignment: str) -> None:
     """
     outline = load_outline(assignment)
     file = Path(f"{assignment}.ipynb")
+    if os.environ.get(CHECKING):
+        return
     if os.environ.get("NBGRADER_EXECUTION"):
         print("Grading does its own checks.")
         return
@@ -134,19 +148,18 @@ def _read_report(text: str) -> Report:
 
 def as_json(report: Report) -> str:
     """Return a report for programs."""
-    return json.dumps(asdict(report), ensure_ascii=False)
+    return json.dumps(asdict(report))
 
 
 def _unsaved(outline: Outline, file: Path) -> str:
     """Return the name of an answer that was run last in another form than the file has; empty if there is none."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    if shell is None:
-        return ""
+    import __main__
+
+    inputs = cells_run(vars(__main__))
     saved = {cell["source"].strip() for cell in _read(file)["cells"]}
     for answer in outline.of_kind("answer"):
         names = defined_names(answer.source)
-        # As it was typed: In has what IPython makes of magics.
-        run = [text for text in shell.history_manager.input_hist_raw if names and names <= defined_names(text)]
+        run = [text for text in inputs if names and names <= defined_names(text)]
         if run and run[-1].strip() not in saved:
             return answer.name
     return ""
@@ -185,7 +198,11 @@ def report_of(file: Path) -> Report:
     for (number, name, _), problem in zip(cells, outcomes, strict=True):
         problem_of[name] = problem
         if problem and not name:
-            notes.append(f"Cell {number + 1}, one of your own, stops with {problem}")
+            unknown = problem.startswith("NameError")
+            notes.append(
+                f"Cell {number + 1}, one of your own, stops with {problem}"
+                + (" (demonstrations, which may define it, are not run here)" if unknown else "")
+            )
     checks = [
         CheckResult(each.name, each.points, problem_of.get(each.name, "not run")) for each in outline.of_kind("check")
     ]
@@ -193,7 +210,9 @@ def report_of(file: Path) -> Report:
         names = {each.name for each in outline.checks_of(answer.name)}
         # An answer that is a file counts whatever the cell says that may have written it.
         if outline.names_of(answer.name) and _is_blank(answer.source, found.get(answer.name)):
-            checks = [replace(each, problem=UNFINISHED) if each.name in names else each for each in checks]
+            checks = [
+                replace(each, problem=UNFINISHED) if each.problem and each.name in names else each for each in checks
+            ]
         elif problem := problem_of.get(answer.name):  # what its own cell says comes before what its checks say
             checks = [
                 replace(each, problem=problem) if each.problem and each.name in names else each for each in checks
@@ -203,7 +222,10 @@ def report_of(file: Path) -> Report:
         for each in outline.of_kind("written")
     ]
     report = Report(outline.assignment, problems, notes, checks, written)
-    note_result(outline.assignment, report.passed, report.answered)
+    try:
+        note_result(outline.assignment, report.passed, report.answered)
+    except OSError as error:
+        notes.append(f"Your progress could not be kept: {error}.")
     return report
 
 
@@ -226,7 +248,8 @@ def _assignment_of(file: Path, notebook: dict) -> str:
 
 def _name(cell: dict) -> str:
     """Return the name of a released cell: nbgrader's, or if an editor has lost that, the cell's id."""
-    return cell["metadata"].get("nbgrader", {}).get("grade_id") or cell.get("id", "")
+    known = cell["metadata"]
+    return known.get("nbgrader", {}).get("grade_id") or cell.get("id") or known.get("id", "")  # Colab has it there
 
 
 def _matched(notebook: dict, outline: Outline) -> tuple[dict[str, str], list[str], list[str]]:
@@ -260,20 +283,25 @@ def _to_run(notebook: dict, outline: Outline, found: dict[str, str]) -> list[tup
     """Return place, name and text of each cell to run; a cell of the student's own has no name."""
     released = {cell.name: cell for cell in outline.cells if cell.kind in ("setup", "check")}
     # An answer that no check is given by name is a file: what has written it may take long.
-    answers = {cell.name for cell in outline.of_kind("answer") if outline.names_of(cell.name)}
-    files = {cell.name for cell in outline.of_kind("answer")} - answers
+    answers = {cell.name: cell.source for cell in outline.of_kind("answer") if outline.names_of(cell.name)}
+    files = {cell.name for cell in outline.of_kind("answer")} - answers.keys()
     demonstrations = {cell.source for cell in outline.of_kind("free")}
     cells = []
     for number, cell in enumerate(notebook["cells"]):
         name, source = _name(cell), cell["source"]
         if name in released:
             cells.append((number, name, released[name].source))
-        elif name in answers:
-            cells.append((number, name, source))
+        elif name in answers:  # left out as it was released, as in grading: the answer may stand in another cell
+            cells += [] if _is_blank(answers[name], source) else [(number, name, source)]
         elif cell["cell_type"] == "code" and name not in files and fingerprint(source) not in demonstrations:
             cells.append((number, "", source))
-    missing = [cell for name, cell in released.items() if name not in found and cell.kind == "check"]
-    return cells + [(len(notebook["cells"]), cell.name, cell.source) for cell in missing]
+    missing = [cell for name, cell in released.items() if name not in found]
+    setup, checks = ([cell for cell in missing if cell.kind == kind] for kind in ("setup", "check"))
+    return [
+        *((0, cell.name, cell.source) for cell in setup),
+        *cells,
+        *((len(notebook["cells"]), cell.name, cell.source) for cell in checks),
+    ]
 
 
 def _outcomes(sources: list[str], folder: Path) -> list[str]:
@@ -295,7 +323,7 @@ def _outcomes(sources: list[str], folder: Path) -> list[str]:
         config=Config({"KernelManager": {"transport_encryption": "auto"}}),  # else each kernel warns of listeners
     )
     problems, dead = [], False
-    with client.setup_kernel():
+    with client.setup_kernel(env=os.environ | {CHECKING: "1"}):
         for number, cell in enumerate(tqdm(notebook.cells, unit="cell", leave=False, disable=None)):
             if dead:
                 problems.append("not run: the kernel had died")
@@ -319,6 +347,8 @@ def _problem(cell: dict) -> str:
                 return f"it was stopped after {CELL_SECONDS} seconds"
             lines = [line for line in output["evalue"].splitlines() if line.strip()] or [""]
             if output["ename"] == "CheckFailed":
-                return lines[-1].removeprefix("hint:").strip()
+                hint = lines[-1].removeprefix("hint:").strip()
+                yours = next((line.partition(":")[2].strip() for line in lines if line.startswith("yours:")), "")
+                return f"{yours[:1].upper()}{yours[1:]}. {hint}" if DEGREES.search(f"{yours}.") else hint
             return f"{output['ename']}: {lines[0]}".rstrip(": ")
     return ""

@@ -9,6 +9,7 @@ An attempt is an answer that you have changed and run. The texts are in `hints/`
 import ast
 import io
 import json
+import os
 import re
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 import torch
 
 from transformer_lm import progress
-from transformer_lm.checks.source import defined_names, parsed
+from transformer_lm.checks.source import cells_run, defined_names, parsed
 from transformer_lm.mine import BROKEN, folder
 from transformer_lm.outlines import Outline, fingerprint, outline_with
 
@@ -29,6 +30,8 @@ def show(exercise: str, namespace: dict[str, object]) -> None:
     Raises ValueError for an exercise that this copy of the course does not have.
     """
     outline = outline_with(exercise)
+    if os.environ.get(progress.CHECKING):
+        return
     texts = hint_texts(outline.assignment).get(exercise, [])
     if not texts:
         _show(f"There are no hints for **{exercise}**.")
@@ -60,6 +63,8 @@ def answer(exercise: str, namespace: dict[str, object]) -> None:
     Raises ValueError for an exercise that this copy of the course does not have.
     """
     outline = outline_with(exercise)
+    if os.environ.get(progress.CHECKING):
+        return
     source = _source(outline)
     if not source.is_file():
         _show("This copy of the course holds no answers. Ask whoever teaches it, or take the edition for self-study.")
@@ -117,7 +122,7 @@ def _attempt(outline: Outline, exercise: str, namespace: dict[str, object]) -> s
     if not names:
         return fingerprint(_failure(outline, exercise, namespace))
     (released,) = [cell.source for cell in outline.cells if cell.name == exercise]
-    defining = [text for text in namespace.get("In", []) if names & (defined_names(text) | _assigned(text))]
+    defining = [text for text in cells_run(namespace) if names & (defined_names(text) | _assigned(text))]
     if not defining or _meaning(defining[-1]) == _meaning(released):
         return None
     return fingerprint(_meaning(defining[-1]))

@@ -178,7 +178,7 @@ def _text_before(file: Path) -> str:
 def write_whole(file: Path, text: str) -> None:
     """Write a file so that at any time it is the old one or the new one."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_name(f"{file.name}.unfinished")
+    unfinished = file.with_name(f"{file.name}.{os.getpid()}.unfinished")  # another kernel may write it now, too
     unfinished.write_text(text, encoding="utf-8")
     os.replace(unfinished, file)
 

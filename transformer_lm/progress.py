@@ -8,6 +8,7 @@ from transformer_lm.mine import folder, write_whole
 from transformer_lm.outlines import assignments, load_outline
 
 FILE = "progress.json"
+CHECKING = "TRANSFORMER_LM_CHECKING"  # set in the kernel of a check, in which nothing else is checked or asked for
 HEAD = ("assignment", "checks passed", "points", "written", "hints", "last checked")
 
 
@@ -16,9 +17,17 @@ def load() -> dict:
     known = {"assignments": {}, "hints": {}, "shown": []}
     try:
         saved = json.loads((folder() / FILE).read_text(encoding="utf-8"))
-        return known | {name: saved[name] for name in known if isinstance(saved.get(name), type(known[name]))}
+        known |= {name: saved[name] for name in known if isinstance(saved.get(name), type(known[name]))}
     except (OSError, ValueError, AttributeError):
-        return known
+        pass
+    known["assignments"] = {name: each for name, each in known["assignments"].items() if _is_result(each)}
+    known["hints"] = {name: each for name, each in known["hints"].items() if isinstance(each, list)}
+    return known
+
+
+def _is_result(value: object) -> bool:
+    kinds = {"passed": list, "written": list, "checked": str}
+    return isinstance(value, dict) and all(isinstance(value.get(name), kind) for name, kind in kinds.items())
 
 
 def save(known: dict) -> None:

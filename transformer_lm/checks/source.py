@@ -56,6 +56,13 @@ def _passing(line: str) -> str:
     return f"{indent}pass" if indent else ""
 
 
+def cells_run(namespace: dict[str, object]) -> list[str]:
+    """Return the cells that a kernel has run, as they were typed; `In` holds what IPython makes of magics."""
+    if "get_ipython" in namespace:
+        return namespace["get_ipython"]().history_manager.input_hist_raw
+    return namespace.get("In", [])
+
+
 def parsed(source: str) -> ast.Module | None:
     """Return the tree of a cell, or None if it is no Python."""
     try:
