@@ -16,9 +16,9 @@ from packaging.utils import canonicalize_name
 from grading.exercises import hidden_from
 from grading.outline import write_outlines
 from grading.student_edition import write_student_edition
+from transformer_lm.checks.training_run import FILE as MODEL_FILE
 
 CHECKOUT = Path(__file__).parents[1]
-TOP = "transformers"  # the folder in the zip
 WHEN = (2020, 1, 1, 0, 0, 0)  # the same files give the same zip
 README = Path(__file__).parent / "student_readme.md"
 SELF_STUDY = """
@@ -40,7 +40,7 @@ def write_bundle(course: Path, through: str, path: Path, self_study: bool = Fals
         raise ValueError(f"--through must be one of {', '.join(released) or 'none so far'}, got {through}.")
     assignments = released[: released.index(through) + 1]
     with tempfile.TemporaryDirectory() as scratch:
-        top = Path(scratch) / TOP
+        top = Path(scratch) / f"transformers-{through}"  # not that of another zip, in which somebody has worked
         top.mkdir()
         for assignment in assignments:
             _copy_release(course, assignment, top)
@@ -53,7 +53,8 @@ def write_bundle(course: Path, through: str, path: Path, self_study: bool = Fals
 
 
 def _no_leftovers(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if name.startswith(".")]
+    """Return what is left from working in a folder: a trained model is worth points."""
+    return [name for name in names if name.startswith(".") or name in (MODEL_FILE, "runs", "my_answers")]
 
 
 def _copy_release(course: Path, assignment: str, top: Path) -> None:

@@ -46,7 +46,7 @@ def bundles(tmp_path_factory) -> dict[str, Path]:
         write_bundle(ROOT, topic, folder / "course.zip")
         with zipfile.ZipFile(folder / "course.zip") as archive:
             archive.extractall(folder)
-        folders[topic] = folder / "transformers"
+        folders[topic] = folder / f"transformers-{topic}"
     return folders
 
 
@@ -199,8 +199,22 @@ def test_people_who_learn_alone_get_the_answers_too(tmp_path):
     assert re.search(r"own\.zip: \d+ files, \d+\.\d MB", said)
     with zipfile.ZipFile(tmp_path / "own.zip") as archive:
         sources = [name for name in archive.namelist() if "/source/" in name]
-        assert sources == ["transformers/source/01_self_attention/01_self_attention.ipynb"]
-        assert 'hints.answer("kqv", globals())' in archive.read("transformers/README.md").decode()
+        top = "transformers-01_self_attention"
+        assert sources == [f"{top}/source/01_self_attention/01_self_attention.ipynb"]
+        assert 'hints.answer("kqv", globals())' in archive.read(f"{top}/README.md").decode()
+
+
+def test_what_an_instructor_has_tried_in_the_release_is_left_out(tmp_path):
+    topic = "04_language_model"
+    for folder in ("release", "source"):
+        shutil.copytree(ROOT / folder / topic, tmp_path / folder / topic)
+        (tmp_path / folder / topic / "my_model.safetensors").write_bytes(b"worth points")
+        (tmp_path / folder / topic / "runs").mkdir()
+        (tmp_path / folder / topic / "runs" / "model.safetensors").write_bytes(b"worth points")
+    write_bundle(tmp_path, topic, tmp_path / "course.zip", self_study=True)
+    with zipfile.ZipFile(tmp_path / "course.zip") as archive:
+        found = [name for name in archive.namelist() if f"/{topic}/" in name]
+    assert found == [f"transformers-{topic}/{folder}/{topic}/{topic}.ipynb" for folder in ("release", "source")]
 
 
 def test_what_cannot_be_bundled_is_refused(tmp_path):
@@ -255,7 +269,7 @@ def test_a_student_with_nothing_but_the_zip_and_python_gets_through_the_first_as
     write_bundle(ROOT, THROUGH, tmp_path / "course.zip")
     with zipfile.ZipFile(tmp_path / "course.zip") as archive:
         archive.extractall(tmp_path)
-    course = tmp_path / "transformers"
+    course = tmp_path / f"transformers-{THROUGH}"
     commands = re.findall(r"```\n(.*?)```", (course / "README.md").read_text(), re.DOTALL)
     make_environment, install, open_lab = commands[0].splitlines()
     ours = ("PYTHON", "TRANSFORMER", "JUPYTER", "VIRTUAL")
