@@ -1,8 +1,10 @@
 """Notebooks as pages: without hidden tests and rubrics, and without what would run in a reader's browser."""
 
 import bleach
+from jinja2 import pass_context
+from jinja2.runtime import Context
 from markupsafe import Markup
-from nbconvert.filters import markdown2html_mistune
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
 from nbgrader.preprocessors import ClearHiddenTests, ClearMarkScheme, NbGraderPreprocessor
 
@@ -12,9 +14,8 @@ TAGS = bleach.ALLOWED_TAGS | {
     *("br", "caption", "dd", "del", "details", "div", "dl", "dt", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "img"),
     *("p", "pre", "s", "span", "sub", "summary", "sup", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "u"),
 }
-TEXTS_AND_PICTURES = frozenset(
-    {"text/plain", "text/html", "text/markdown", "text/latex", "image/png", "image/jpeg", "image/gif"}
-)
+PICTURES = ("image/png", "image/jpeg", "image/gif")
+TEXTS_AND_PICTURES = frozenset({"text/plain", "text/html", "text/markdown", "text/latex", *PICTURES})
 
 
 class HideHiddenTests(ClearHiddenTests):
@@ -54,6 +55,8 @@ class HarmlessOutputs(NbGraderPreprocessor):
     def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
         """Clean the outputs of one cell."""
         for output in cell.get("outputs", []):
+            if "metadata" in output:  # nbconvert would write its width and height without quotes
+                output.metadata = NotebookNode()
             data = output.get("data", {})
             for kind in set(data) - TEXTS_AND_PICTURES:
                 del data[kind]
@@ -62,9 +65,23 @@ class HarmlessOutputs(NbGraderPreprocessor):
         return cell, resources
 
 
-def harmless_markdown(source: str) -> Markup:
+class AttachedPictures(IPythonRenderer):
+    """Shows pictures that are attached to a cell, and none where they are not there."""
+
+    def _embed_image_or_attachment(self, src: str) -> str:
+        prefix, _, name = src.partition(":")
+        if prefix != "attachment":
+            return src
+        found = self.attachments.get(name, {})
+        kind = next((kind for kind in PICTURES if kind in found), None)
+        return f"data:{kind};base64,{found[kind]}" if kind else ""
+
+
+@pass_context
+def harmless_markdown(context: Context, source: str) -> Markup:
     """Return a text in Markdown as HTML that runs nothing; the filter that nbconvert's pages use."""
-    return Markup(harmless(markdown2html_mistune(source)))
+    renderer = AttachedPictures(escape=False, attachments=context.get("cell", {}).get("attachments", {}))
+    return Markup(harmless(MarkdownWithMath(renderer=renderer).render(source)))
 
 
 def harmless(page: str) -> str:

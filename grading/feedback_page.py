@@ -7,11 +7,11 @@ from datetime import timedelta
 from markupsafe import Markup
 from nbconvert.exporters import Exporter
 from nbconvert.filters import strip_ansi
-from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from nbconvert.filters.markdown_mistune import MarkdownWithMath
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook, SubmittedNotebook
 
-from grading.feedback import harmless
+from grading.feedback import PICTURES, AttachedPictures, harmless
 from grading.late import in_words, renew_penalty
 from grading.pages import code, rendered, shortened
 from grading.submission import is_check, marks
@@ -21,7 +21,6 @@ HEADING = re.compile(r"^#{1,4} +(.+?) *#*$", re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 POINTS_IN_HEADING = re.compile(r" *\([^()]*\bpoints?\b[^()]*\)$")
 OVERWRITTEN = re.compile(r"[^\n]*\r(?!\n)")  # what a progress bar has drawn before
-PICTURES = ("image/png", "image/jpeg", "image/gif")
 
 
 @dataclass(frozen=True)
@@ -208,15 +207,17 @@ def _answer(
     comment = by_person or ("" if is_code else automatic)  # for code, the check says more
     return Answer(
         _part_name(marks(cell).get("grade_id", "")),
-        code(cell.source) if is_code else text_of(cell.source),
+        code(cell.source) if is_code else text_of(cell.source, cell.get("attachments")),
         is_code,
         text_of(comment) if comment else None,
         score,
-        text_of(question.source) if question is not None and not is_code and question is not cell else None,
+        text_of(question.source, question.get("attachments"))
+        if question is not None and not is_code and question is not cell
+        else None,
     )
 
 
-class _Renderer(IPythonRenderer):
+class _Renderer(AttachedPictures):
     """Shows mathematics as it is typed: a page without scripts has no better way that is safe for any text."""
 
     def inline_math(self, body: str) -> str:
@@ -229,21 +230,22 @@ class _Renderer(IPythonRenderer):
         return self.block_math(body)
 
 
-def text_of(source: str) -> Markup:
-    """Return a text in Markdown as HTML that runs nothing."""
-    renderer = _Renderer(escape=False, exclude_anchor_links=True)
+def text_of(source: str, attachments: dict | None = None) -> Markup:
+    """Return a text in Markdown as HTML that runs nothing, with the pictures that are attached to it."""
+    renderer = _Renderer(escape=False, exclude_anchor_links=True, attachments=attachments)
     return _described(harmless(MarkdownWithMath(renderer=renderer).render(shortened(source))))
 
 
 def _described(clean: str) -> Markup:
     """Return cleaned HTML in which every picture has an alternative text."""
-    return Markup(re.sub(r"<img(?![^>]*\balt=)", '<img alt="a picture"', clean))
+    without_empty = re.sub(r'(<img[^>]*?) alt=""', r"\1", clean)
+    return Markup(re.sub(r"<img(?![^>]*\balt=)", '<img alt="a picture"', without_empty))
 
 
 def _shown(cell: NotebookNode) -> Shown:
     if cell.cell_type == "code":
         return Shown(code(cell.source), True, _outputs(cell))
-    return Shown(text_of(cell.source), False, [])
+    return Shown(text_of(cell.source, cell.get("attachments")), False, [])
 
 
 def _outputs(cell: NotebookNode) -> list[Markup]:

@@ -30,6 +30,8 @@ LONG = "x" * 3000
 ATTACK = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'><svg onload='window.ran = 1'></svg>"
 ATTACK += "<iframe src='http://elsewhere.invalid/'></iframe><style>* { display: none }</style></pre></details></main>"
 ATTACK += "<a href='javascript:window.ran = 1'>here</a><img src='http://elsewhere.invalid/a.png'>"
+UNQUOTED = "1 onload=window.ran=1"
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 FONT_SIZES = """() => [...document.querySelectorAll('body, body *')]
     .filter(part => [...part.childNodes].some(node => node.nodeType === 3 && node.data.trim()))
     .map(part => parseFloat(getComputedStyle(part).fontSize))"""
@@ -57,13 +59,18 @@ def attack(notebook):
         new_output("stream", text=ATTACK),
         new_output("error", ename=ATTACK, evalue=ATTACK, traceback=[ATTACK]),
     ]
-    notebook.cells += [new_markdown_cell(f"# {ATTACK}"), new_code_cell(f"# {ATTACK}", outputs=outputs)]
+    sized = new_output("display_data", data={"image/png": PIXEL}, metadata={"image/png": {"width": UNQUOTED}})
+    attached = new_markdown_cell("![](attachment:a.png) ![](attachment:no.png) ![](attachment:b.png)")
+    attached.attachments = {"a.png": {"image/png": f"'\">{ATTACK}"}, "b.png": {}}
+    code = new_code_cell(f"# {ATTACK}", outputs=[*outputs, sized])
+    notebook.cells += [new_markdown_cell(f"# {ATTACK}"), code, attached]
 
 
 def make_wide(notebook):
     """Add a very long line, a wide table, a wide picture and a long word."""
     edited("kqv", "return keys, queries, values", f"return keys, queries, values  # {LONG}")(notebook)
-    edited("q1-answer", "Each entry", f"{LONG} Each entry")(notebook)
+    edited("q1-answer", "Each entry", f"{LONG} ![my algebra](attachment:photo.png) Each entry")(notebook)
+    next(cell for cell in notebook.cells if cell.id == "q1-answer").attachments = {"photo.png": {"image/png": PIXEL}}
     table = f"<table><tr>{'<td>a wide cell</td>' * 60}</tr></table>"
     figure = picture(plt.figure(figsize=(20, 3)), "A wide and empty figure.")
     outputs = [
@@ -233,6 +240,10 @@ def test_no_page_shows_a_rubric_or_another_student(course):
         assert not others & set(re.findall(r"\w+", page))
 
 
+def test_a_picture_in_a_written_answer_is_shown(course):
+    assert f'<img src="data:image/png;base64,{PIXEL}" alt="my algebra">' in path_of(course, "wide").read_text()
+
+
 def test_a_file_that_is_no_notebook_says_so_and_a_blank_one_what_to_do(course):
     assert "Not graded; a person must look at it" in feedback(course, "broken", ASSIGNMENT)
     assert "the cell is as it was released" in feedback(course, "blank", ASSIGNMENT)
@@ -296,4 +307,20 @@ def test_the_formgrader_shows_scores_messages_and_rubrics(chromium, course, form
     if folder := os.environ.get("FEEDBACK_SCREENSHOTS"):
         page.screenshot(path=Path(folder) / "formgrader.png", full_page=True)
     assert errors == ["MathJax is not defined"]
+    context.close()
+
+
+def test_the_formgrader_shows_pictures_and_runs_nothing_of_a_student(chromium, course, formgrader):
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
+        ids = {student: book.find_submission_notebook(ASSIGNMENT, ASSIGNMENT, student).id for student in PAGES}
+        # nbgrader's template shows names, which are the instructor's, as they stand in the gradebook.
+        book.update_or_create_student("hostile", first_name="Jo", last_name="Doe")
+    context = chromium.new_context(viewport=DESK)
+    page = context.new_page()
+    page.route(lambda url: not url.startswith("http://127.0.0.1"), lambda route: route.abort())
+    for student in ("hostile", "wide"):
+        page.goto(f"{formgrader}/submissions/{ids[student]}/")
+        assert "Two questions in writing" in page.inner_text("body")
+        assert page.evaluate("() => window.ran") is None
+    assert page.locator(f"img[alt='my algebra'][src='data:image/png;base64,{PIXEL}']").count() == 1
     context.close()
