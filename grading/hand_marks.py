@@ -7,6 +7,7 @@ answer, what a person had given for it so far, and whether it waited for one.
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from nbformat import NotebookNode
@@ -47,15 +48,17 @@ def given(grade: Grade) -> list[float | None]:
 
 
 def fingerprint(notebook: NotebookNode, cell: NotebookNode) -> str:
-    """Return what tells answers apart: the text of a written one; for a check, all of the student's code before it."""
+    """Return what tells answers apart: for a written one, all cells since the question, with attached pictures; for a
+    check, all of the student's code before it.
+    """
+    before = notebook.cells[: notebook.cells.index(cell)]
     if marks(cell).get("solution"):
-        cells = [cell]
+        cells = [*reversed([*takewhile(lambda each: not marks(each).get("locked"), reversed(before))]), cell]
     elif is_check(cell):
-        before = notebook.cells[: notebook.cells.index(cell)]
         cells = [each for each in before if each.cell_type == "code" and not marks(each).get("locked")]
     else:  # a task, whose answer may stand anywhere
         cells = [each for each in notebook.cells if not marks(each).get("locked")]
-    texts = [each.source.strip() for each in cells]
+    texts = [[each.source.strip(), each.get("attachments", {})] for each in cells]
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
 
 

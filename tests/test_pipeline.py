@@ -63,11 +63,16 @@ def two_answers_in_one_cell(notebook):
     notebook.cells.remove(second)
 
 
+def experiment(notebook):
+    next(cell for cell in notebook.cells if cell.id == "q1-experiment").source = "torch.randn(9).softmax(dim=0)"
+
+
 # What those hand in again for whom a person has marked a written answer and an exercise, and commented on both.
 BY_HAND = {
     "by-hand-same": lambda notebook: None,
     "by-hand-text": edited("q1-answer", "Each entry", "No entry"),
     "by-hand-code": edited("attention-scores", "dh = queries.shape[-1]", "dh = queries.shape[2]"),
+    "by-hand-experiment": experiment,  # which belongs to the written answer below it
 }
 
 
@@ -239,6 +244,7 @@ def test_what_a_person_gave_stays_and_waits_if_the_answer_is_another_one(course,
             ("by-hand-same", False, False),
             ("by-hand-text", True, False),
             ("by-hand-code", False, True),
+            ("by-hand-experiment", True, False),
         )
     }
     assert {student: by_hand(course, student) for student in BY_HAND} == kept
