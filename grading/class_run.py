@@ -9,6 +9,7 @@ import glob
 import hashlib
 import json
 import re
+import shutil
 import signal
 import threading
 from collections.abc import Iterable, Iterator
@@ -18,7 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from nbformat import NotebookNode
-from nbgrader.api import Gradebook
+from nbgrader.api import Gradebook, SubmittedAssignment
 from nbgrader.apps import NbGraderAPI
 from nbgrader.apps.baseapp import NbGrader
 from nbgrader.converters import Autograde
@@ -116,11 +117,21 @@ class ClassRun:
     def _submission(self, student: str) -> Path:
         return self._folder(self._course.submitted_directory, student)
 
+    def _autograded(self, student: str) -> Path:
+        return self._folder(self._course.autograded_directory, student)
+
     # What is done, and what is to do.
 
     def to_do(self, force: bool = False) -> list[str]:
         """Return the students whose submission, as it is now, has not been graded yet; all of them with `force`."""
-        return [student for student in self.students if force or not self._is_done(student)]
+        with self._gradebook() as gradebook:
+            saved = self._saved(gradebook)
+        return [each for each in self.students if force or each not in saved or not self._is_done(each)]
+
+    def _saved(self, gradebook: Gradebook) -> set[str]:
+        """Return who has grades in the gradebook; it may be another one than at the last run."""
+        wanted = SubmittedAssignment.assignment_id == gradebook.find_assignment(self.assignment).id
+        return {student for (student,) in gradebook.db.query(SubmittedAssignment.student_id).filter(wanted)}
 
     def _done_file(self, student: str) -> Path:
         # nbgrader looks for students in folders whose names do not start with a dot.
@@ -134,7 +145,7 @@ class ClassRun:
 
     def _is_done(self, student: str) -> bool:
         done = self._done(student)
-        graded = self._folder(self._course.autograded_directory, student).is_dir()
+        graded = self._autograded(student).is_dir()
         return done.get("digest") == self._digest(student) and done["graded"] == graded
 
     def _digest(self, student: str) -> str:
@@ -187,19 +198,18 @@ class ClassRun:
 
         Raises GradebookLost if one of the `failures` of the gradebook was the reason that it could not.
         """
-        notes = [*found.notes, *self._odd_time(job.student)]
-        if found.failed:
-            pass
-        elif job.notebooks:
+        notes, folder = [*found.notes, *self._odd_time(job.student)], self._autograded(job.student)
+        if found.failed or not job.notebooks:
+            shutil.rmtree(folder, ignore_errors=True)  # what was graded before is no longer what is handed in
+            notes += [] if found.failed else [self._what_is_missing(job.student)]
+        else:
             ready.update(found.ready)
             outcome = self._api.autograde(self.assignment, job.student)
             ready.clear()
             if failures:
                 raise lost(self._course.db_url, failures[-1])
             notes += [] if outcome["success"] else [f"nbgrader could not grade it: {_reason(outcome)}"]
-        else:
-            notes.append(self._what_is_missing(job.student))
-        graded = not found.failed and self._folder(self._course.autograded_directory, job.student).is_dir()
+        graded = folder.is_dir()
         if not graded:
             self._save_zeros(job.student)
         done = self._done_file(job.student)
@@ -238,8 +248,9 @@ class ClassRun:
     def rows(self) -> Iterator[Row]:
         """Yield what the gradebook says about each student of this run who has been graded."""
         with self._gradebook() as gradebook:
+            saved = self._saved(gradebook)
             for student in self.students:
-                if self._done(student):
+                if student in saved and self._done(student):
                     submission = gradebook.find_submission(self.assignment, student)
                     yield Row(
                         student,

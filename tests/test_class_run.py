@@ -74,6 +74,29 @@ def test_what_is_graded_is_left_alone_and_what_changed_is_graded_again(graded, t
     assert scores(course) == SCORES | {"perfect": 5}
 
 
+def test_what_is_handed_in_without_a_notebook_loses_its_old_grade(graded, tmp_path):
+    course = tmp_path / "course"
+    shutil.copytree(graded, course)
+    folder = write_submission(course, "perfect", "", DUE + timedelta(hours=1))
+    (folder / f"{ASSIGNMENT}.ipynb").rename(folder / "my homework.ipynb")
+    run = ClassRun(course, ASSIGNMENT, reduced=REDUCED)
+    assert list(run.grade(run.to_do(), workers=1)) == ["perfect"]
+    (row,) = [row for row in run.rows() if row.student == "perfect"]
+    assert (row.score, row.needs_a_person) == (0, True)
+    assert not (course / "autograded" / "perfect" / ASSIGNMENT).exists()
+    assert run.to_do() == []
+
+
+def test_another_gradebook_gets_all_grades(graded, tmp_path):
+    course = tmp_path / "course"
+    shutil.copytree(graded, course)
+    (course / "gradebook.db").unlink()
+    python(course, "nbgrader", "generate_assignment", ASSIGNMENT, "--create", "--force")
+    run = ClassRun(course, ASSIGNMENT, reduced=REDUCED)
+    assert run.to_do() == sorted(SCORES)
+    assert list(run.rows()) == []
+
+
 def test_some_students_can_be_graded_alone(graded):
     run = ClassRun(graded, ASSIGNMENT, ["blank", "late"], reduced=REDUCED)
     assert run.students == ["blank", "late"]
