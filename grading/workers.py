@@ -19,7 +19,7 @@ from grading.exercises import hidden_from_answers
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-_servers: dict[tuple[int, str], AnswerServer] = {}  # of this process, and those that it was forked from
+_servers: dict[tuple[int, str, bool], AnswerServer] = {}  # of this process, and those that it was forked from
 
 
 def answer_server(topic: str, reduced: bool = False) -> AnswerServer:
@@ -27,7 +27,7 @@ def answer_server(topic: str, reduced: bool = False) -> AnswerServer:
 
     Raises IsolationIncomplete where students' code can't be isolated, unless `reduced` isolation is allowed.
     """
-    key = os.getpid(), topic
+    key = os.getpid(), topic, reduced
     if key not in _servers:
         _servers[key] = AnswerServer(hidden_from_answers(topic), reduced)
         multiprocessing.util.Finalize(None, _servers[key].stop, exitpriority=10)

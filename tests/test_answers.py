@@ -17,7 +17,7 @@ from grading import answers
 from grading.answers import Answer, AnswerEnded, AnswerServer, Cell
 from grading.exercises import hidden_from, records
 from grading.inside import messages
-from grading.sandbox import missing_walls
+from grading.sandbox import IsolationIncomplete, missing_walls
 from grading.workers import answer_server
 
 ROOT = Path(__file__).parents[1]
@@ -277,6 +277,15 @@ def test_arrays_arrive_as_they_were_sent():
     for name, array in arrays.items():
         assert received[name].dtype == array.dtype
         np.testing.assert_array_equal(received[name], array)
+
+
+def test_reduced_isolation_for_one_is_none_for_the_next():
+    reduced = answer_server(TOPIC, reduced=True)
+    if missing_walls():
+        with pytest.raises(IsolationIncomplete):
+            answer_server(TOPIC)
+    else:
+        assert answer_server(TOPIC) is not reduced
 
 
 def test_no_message_is_ever_unpickled():
