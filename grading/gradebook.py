@@ -75,8 +75,8 @@ def _require_driver(url: str) -> None:
     """Raise GradebookLost if a URL can't be read, or if what it takes to use it is not installed."""
     try:
         parsed = make_url(url)
-        if "@" in (parsed.host or ""):
-            raise ValueError("a part of the password is taken for the host")
+        if url.partition("://")[2].count("@") > 1:
+            raise ValueError("a part of the password is taken for something else")
     except (ArgumentError, ValueError):  # whose text may quote a part of the password
         rule = "db_url must be a URL such as postgresql+psycopg://user@host/name, got one that can't be read."
         raise GradebookLost(f"{rule} In a password, write : as %3A and @ as %40.") from None

@@ -151,6 +151,8 @@ def test_what_a_url_needs_is_said_without_its_password(monkeypatch):
     for unreadable in (
         f"postgresql://grader@host:{PASSWORD}/name",
         f"postgresql://grader:1@{PASSWORD}@host/name",
+        f"postgresql+psycopg://grader:1@2/{PASSWORD}@host/name",
+        f"postgresql+psycopg://grader:1@2?{PASSWORD}@host/name",
         PASSWORD,
     ):
         with pytest.raises(GradebookLost, match="db_url must be a URL such as") as refused, reached(unreadable):
