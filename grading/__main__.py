@@ -106,6 +106,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _grade(run: "ClassRun", arguments: argparse.Namespace) -> int:
     """Grade what is to do, then print all grades and write them to a file."""
     from grading.class_run import table
+    from grading.late import why_no_penalty
 
     to_do = run.to_do(arguments.force)
     if len(to_do) < len(run.students):
@@ -115,6 +116,8 @@ def _grade(run: "ClassRun", arguments: argparse.Namespace) -> int:
             bar.update()
             bar.set_postfix_str(student)
     print(table(run.rows()))
+    for sentence in why_no_penalty(run.root, run.assignment):
+        print(sentence)
     run.write_csv(arguments.csv)
     print(f"Grades: {arguments.csv}. Feedback: nbgrader generate_feedback {arguments.assignment}")
     return 0

@@ -95,6 +95,22 @@ def renew_penalties_of_course(root: Path, assignment: str) -> None:
         renew_penalties(gradebook, assignment, app.config)
 
 
+def why_no_penalty(root: Path, assignment: str) -> list[str]:
+    """Return what keeps the policy of the course in a folder from taking anything off, in sentences."""
+    app = nbgrader_of(root)
+    policy = late_policy(app.config)
+    if policy is None or (not policy.percent and policy.zero_after is None):
+        return []
+    with opened(app.coursedir) as gradebook:
+        known = gradebook.find_assignment(assignment)
+        if known.duedate is None:
+            return [f"LatePolicy takes nothing off: {assignment} has no due date. Set one in the Formgrader."]
+        timeless = gradebook.db.query(SubmittedAssignment).filter_by(assignment_id=known.id, timestamp=None).count()
+    if timeless:
+        return [f"LatePolicy takes nothing off {timeless} submissions, which have no timestamp.txt."]
+    return []
+
+
 def renew_penalty(gradebook: Gradebook, submission: SubmittedAssignment, config: Config) -> None:
     """Save what one submission loses by the policy as it is now, for its score as it is now.
 

@@ -5,6 +5,7 @@ words; a `diff` is an edit of that file, or of the one cell of that notebook whe
 commands before it print.
 """
 
+import csv
 import itertools
 import re
 import zipfile
@@ -168,24 +169,29 @@ def test_the_changed_question_and_the_new_exercise_are_released_without_answers(
 
 
 def test_files_beside_a_notebook_are_collected_with_it(followed):
-    assert (followed.course / "submitted" / "turing" / ASSIGNMENT / "my_model.safetensors").read_bytes() == b"trained"
+    assert (followed.course / "submitted" / "103" / ASSIGNMENT / "my_model.safetensors").read_bytes() == b"trained"
 
 
 def test_the_new_exercise_gives_points_to_the_right_answer_only(followed):
     marks = gradebook(followed.course)
     check = "attention-entropy-check"
     assert {student: known["grades"][check][0] for student, known in marks.items()} == {
-        "lovelaceada": 2,
-        "hopper": 0,
-        "turing": 0,
+        "101": 2,
+        "102": 0,
+        "103": 0,
     }
-    assert marks["lovelaceada"]["score"] == 9 + 2
-    assert marks["hopper"]["score"] == 9
+    assert marks["101"]["score"] == 9 + 2
+    assert marks["102"]["score"] == 9
 
 
 def test_the_wrong_answer_to_the_new_exercise_hears_its_hint(followed):
-    page = followed.course / "feedback" / "hopper" / ASSIGNMENT / f"{ASSIGNMENT}.html"
+    page = followed.course / "feedback" / "102" / ASSIGNMENT / f"{ASSIGNMENT}.html"
     assert "There are NaN in it: a weight of 0 adds nothing" in page.read_text()
+
+
+def test_canvas_can_find_its_students_by_their_numbers(followed):
+    with (followed.course / "canvas.csv").open(newline="") as file:
+        assert [row["ID"] for row in csv.DictReader(file)][-3:] == ["101", "102", "103"]
 
 
 def test_the_second_course_leaves_the_first_alone(followed):

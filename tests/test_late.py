@@ -6,14 +6,13 @@ from datetime import timedelta
 import nbformat
 import pytest
 from nbgrader.api import Gradebook
-from sample_class import ASSIGNMENT, REDUCED, new_course, python
+from sample_class import ASSIGNMENT, RUN, new_course, python
 from traitlets import TraitError
 
 from grading.demo import DUE, solved_notebook, write_submission
-from grading.late import LatePolicy, in_words
+from grading.late import LatePolicy, in_words, why_no_penalty
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-RUN = ("grading", "run", ASSIGNMENT, *(["--reduced-isolation"] if REDUCED else []))
 
 
 @pytest.mark.parametrize(
@@ -96,6 +95,16 @@ def test_the_policy_holds_in_class_runs_and_a_change_of_it_too(tmp_path):
     with (course / "out.csv").open(newline="") as file:
         rows = {row["student_id"]: row for row in csv.DictReader(file)}
     assert rows["late"]["score"] == "9.0"  # 10 less a tenth of 10
+    assert why_no_penalty(course, ASSIGNMENT) == []
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
+        book.find_submission(ASSIGNMENT, "late").timestamp = None
+        book.db.commit()
+    timeless = "LatePolicy takes nothing off 1 submissions, which have no timestamp.txt."
+    assert why_no_penalty(course, ASSIGNMENT) == [timeless]
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
+        book.find_assignment(ASSIGNMENT).duedate = None
+        book.db.commit()
+    assert f"LatePolicy takes nothing off: {ASSIGNMENT} has no due date." in python(course, *RUN)
     (course / "nbgrader_config.py").write_text(f"{config}c.LatePolicy.percent = 200\n")
     refused = python(course, *RUN, fails=True)
     assert refused.strip().splitlines()[-1] == "LatePolicy.percent must be between 0 and 100 percent, got 200."
