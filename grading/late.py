@@ -107,7 +107,7 @@ def why_no_penalty(root: Path, assignment: str) -> list[str]:
             return [f"LatePolicy takes nothing off: {assignment} has no due date. Set one in the Formgrader."]
         timeless = gradebook.db.query(SubmittedAssignment).filter_by(assignment_id=known.id, timestamp=None).count()
     if timeless:
-        return [f"LatePolicy takes nothing off {timeless} submissions, which have no timestamp.txt."]
+        return [f"Submissions without timestamp.txt, from which LatePolicy takes nothing off: {timeless}."]
     return []
 
 

@@ -99,7 +99,7 @@ def test_the_policy_holds_in_class_runs_and_a_change_of_it_too(tmp_path):
     with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
         book.find_submission(ASSIGNMENT, "late").timestamp = None
         book.db.commit()
-    timeless = "LatePolicy takes nothing off 1 submissions, which have no timestamp.txt."
+    timeless = "Submissions without timestamp.txt, from which LatePolicy takes nothing off: 1."
     assert why_no_penalty(course, ASSIGNMENT) == [timeless]
     with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
         book.find_assignment(ASSIGNMENT).duedate = None

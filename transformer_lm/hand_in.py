@@ -94,7 +94,7 @@ class Report:
         elif self.is_complete:
             lines.append("The file is complete and will be accepted.")
         else:
-            lines.append("The file will be accepted as it is; nothing is lost by handing it in and going on.")
+            lines.append("The file will be accepted as it is.")
         return "\n".join(lines)
 
 
