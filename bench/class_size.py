@@ -1,6 +1,6 @@
 """Grade classes of growing size: time, memory and disk for each submission, and what 100,000 of them would cost.
 
-python bench/class_size.py [--sizes 60 600]        one after the other; 6000 take most of an hour on two cores
+python bench/class_size.py [--sizes 60 600]        one after the other; 6000 take half an hour on two cores
 """
 
 import argparse
