@@ -1,15 +1,17 @@
 """The proof that grades are right: every wrong answer is refused for its own reason, every right one accepted."""
 
+import functools
 import math
+import random
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grading.answers import Cell
 from grading.exercises import records, topic_of
 from grading.judge import ExerciseResult, judge
-from grading.record import SETUP, FileRecord, Record, WrongAnswer
+from grading.record import SETUP, Arrays, FileRecord, Record, ValueRecord, WrongAnswer
 from grading.workers import answer_server, side_by_side
 
 SEEDS = (1, 2, 3)
@@ -47,15 +49,15 @@ def fault(trial: Trial) -> str | None:
     """Judge an answer; return what is wrong with the result, if anything."""
     record = records()[trial.exercise]
     if trial.kind == "blank":
-        result = _judged(trial, record, BLANK)
+        result = _judged(trial, BLANK)
         return None if result.points == 0 else f"a blank answer gets {result.points} points"
     if trial.kind == "right":
         source = record.right.get(trial.name, record.model_answer)
-        result = _judged(trial, record, source)
+        result = _judged(trial, source)
         full = all(part.points >= part.max_points for part in result.parts)
         return None if full else f"gets {result.points} points: {_messages(result)}"
     wrong = next(wrong for wrong in _wrong(record) if wrong.name == trial.name)
-    result = _judged(trial, record, wrong.source)
+    result = _judged(trial, wrong.source)
     for part in result.parts:
         lost = part.max_points - part.points
         loses = part.name in record.fails(wrong)
@@ -68,6 +70,23 @@ def fault(trial: Trial) -> str | None:
     return None if wrong.hint in _messages(result) else f"must hear {wrong.hint!r}, got {_messages(result)!r}"
 
 
+@functools.lru_cache(maxsize=1)  # answers are tried one exercise after the other
+def drawing_once(exercise: str) -> Record:
+    """Return the record of an exercise that draws no case twice: dozens of answers are tried with the same seed."""
+    record = records()[exercise]
+    drawn: dict[tuple, tuple[Arrays, tuple]] = {}
+
+    def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
+        before = (rng.getstate(), *sizes.items())
+        if before not in drawn:
+            drawn[before] = record.draw(rng, sizes), rng.getstate()
+        case, after = drawn[before]
+        rng.setstate(after)
+        return {name: array.copy() for name, array in case.items()}
+
+    return replace(record, draw=draw) if isinstance(record, ValueRecord) else record
+
+
 def prove(tried: Iterable[Trial], workers: int | None = None) -> Iterator[tuple[Trial, str | None]]:
     """Yield each trial with what is wrong about its grade, if anything."""
     return side_by_side(fault, tried, workers)
@@ -77,8 +96,8 @@ def _wrong(record: Record) -> tuple[WrongAnswer, ...]:
     return record.wrong + record.misbehaving
 
 
-def _judged(trial: Trial, record: Record, source: str) -> ExerciseResult:
-    server = answer_server(topic_of(trial.exercise), trial.reduced)
+def _judged(trial: Trial, source: str) -> ExerciseResult:
+    record, server = drawing_once(trial.exercise), answer_server(topic_of(trial.exercise), trial.reduced)
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(record, FileRecord) and source != BLANK:
             record.write(source, Path(folder))

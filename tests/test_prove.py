@@ -1,15 +1,17 @@
 """The proof: every recorded wrong answer is refused for its own reason, every right one gets full points."""
 
 import json
+import random
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from grading import prove
-from grading.exercises import records
+from grading.exercises import records, value_records
 from grading.prove import SEEDS, Trial, fault, trials
 from grading.sandbox import missing_walls
 
@@ -64,6 +66,20 @@ def test_the_proof_notices_wrong_grades(monkeypatch):
     assert "loses 0 points in place of 2" in fault(Trial(record.id, "wrong", wrong.name, 1, REDUCED))
     monkeypatch.setattr(prove, "_wrong", lambda record: (wrong.__class__(wrong.name, "Another hint.", wrong.source),))
     assert "must hear 'Another hint.'" in fault(Trial(record.id, "wrong", wrong.name, 1, REDUCED))
+
+
+@pytest.mark.parametrize("exercise", value_records())
+def test_a_case_that_is_drawn_once_is_as_if_it_were_drawn_again(exercise):
+    record, once = records()[exercise], prove.drawing_once(exercise)
+    for _ in range(2):
+        rng, again = random.Random(4), random.Random(4)
+        for sizes in (record.other_sizes, record.first_sizes | record.other_length, record.other_sizes):
+            case, same = record.draw(rng, sizes), once.draw(again, sizes)
+            assert case.keys() == same.keys()
+            for name in case:
+                np.testing.assert_array_equal(same[name], case[name], strict=True)
+                same[name].fill(0)  # what a judge does to it stays with that judge
+        assert rng.getstate() == again.getstate()
 
 
 def test_the_command_ends_with_the_counts():
