@@ -129,7 +129,7 @@ def test_curves_without_validation_have_one_line_of_loss():
 def test_a_notebook_is_left_with_one_drawing_and_it_is_the_last(tmp_path):
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(source) for source in (TRAIN, OPEN, AGAIN)]
-    NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
     (drawing,) = notebook.cells[0].outputs
     assert drawing.output_type == "display_data"
     (expected,) = notebook.cells[2].outputs

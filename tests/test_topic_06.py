@@ -56,7 +56,7 @@ STUDENTS = {
 
 def test_the_solved_notebook_runs_to_its_end_without_a_warning(tmp_path):
     notebook = nbformat.read(SOURCE, as_version=4)
-    NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
     outputs = {cell.id: cell.get("outputs", []) for cell in notebook.cells}
     printed = {name: "".join(output.get("text", "") for output in shown) for name, shown in outputs.items()}
     assert {name for name, text in printed.items() if "✓" in text} == set(FULL)
