@@ -27,11 +27,11 @@ lab: .venv/ready  ## set up, open the course in JupyterLab (LAB_ARGS="--port 999
 		--LabApp.default_url=/lab/tree/notebooks/01_self_attention.ipynb \
 		--log-level=ERROR --LabApp.log_level=ERROR $(ENCRYPTED) $(LAB_ARGS)
 
-# Three processes, which keep two cores busy: a third of the time is spent waiting, for kernels, sandboxes and limits.
+# Two processes: with more on two cores, a cell of a lesson that trains comes near nbval's limit of time.
 # One thread each: threads that spin while they wait cost more than they bring. Files are taken in order: by their
 # number of tests, long files of few tests would come last, and one process would wait for the others.
 test: .venv/ready programs  ## set up, run every test (PYTEST_ARGS="-k attention")
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(RUN) pytest -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: .venv/ready  ## find mistakes and unformatted code
 	@$(RUN) ruff check
