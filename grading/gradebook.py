@@ -35,7 +35,7 @@ def nbgrader_of(root: Path) -> NbGrader:
     """Return nbgrader with the settings of a course folder; it logs nothing but errors, and these to nobody."""
     app = NbGrader(log_level=logging.ERROR)
     app.initialize([], root=str(root))
-    for name in (app.log.name, "traitlets", "tornado.application"):  # to the last, a lost database with its traceback
+    for name in (app.log.name, "traitlets", "tornado.application"):  # the last gets tracebacks of a lost database
         log = logging.getLogger(name)
         log.handlers = [logging.NullHandler()]
         log.setLevel(logging.ERROR)

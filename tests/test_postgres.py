@@ -100,13 +100,15 @@ def test_a_short_failure_of_the_database_is_not_taken_for_one_of_a_submission(in
             book.db.execute(text(command))
         book.db.commit()
     run = ClassRun(in_postgres, ASSIGNMENT, ["student-00"], reduced=REDUCED)
-    with pytest.raises(GradebookLost, match="terminating connection"):
-        list(run.grade(run.students, workers=1))
+    try:
+        with pytest.raises(GradebookLost, match="terminating connection"):
+            list(run.grade(run.students, workers=1))
+    finally:
+        with gradebook_of(in_postgres) as book:
+            book.db.execute(text(f"DROP TRIGGER ends_connection ON {moment.split()[2]}"))
+            book.db.commit()
     assert caplog.text == ""
     assert run.to_do() == ["student-00"]
-    with gradebook_of(in_postgres) as book:
-        book.db.execute(text(f"DROP TRIGGER ends_connection ON {moment.split()[2]}"))
-        book.db.commit()
 
 
 def test_a_run_keeps_one_connection_and_leaves_none(in_postgres, server):
