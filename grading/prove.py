@@ -1,10 +1,12 @@
 """The proof that grades are right: every wrong answer is refused for its own reason, every right one accepted."""
 
+import copy
 import functools
+import itertools
 import math
 import random
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from grading.record import SETUP, Arrays, FileRecord, Record, ValueRecord, Wrong
 from grading.workers import answer_server, side_by_side
 
 SEEDS = (1, 2, 3)
+TURNS = 10
 BLANK = "# YOUR CODE HERE\nraise NotImplementedError()\n"
 
 
@@ -45,6 +48,18 @@ def trials(exercises: list[str], reduced: bool, every_seed: bool = False) -> Ite
                 yield Trial(exercise, "right", name, seed, reduced)
 
 
+def sampled(exercise: str, reduced: bool, turn: int) -> Iterator[Trial]:
+    """Yield every right answer of an exercise with one seed, the blank one, and a part of the wrong ones.
+
+    Each turn takes other wrong answers and seeds, so that TURNS of them in a row have tried every wrong answer.
+    """
+    record, seeds = records()[exercise], SEEDS[turn % len(SEEDS) :] + SEEDS[: turn % len(SEEDS)]
+    answers = [("right", name) for name in ("model answer", *record.right)] + [("blank", "blank")]
+    answers += [("wrong", wrong.name) for wrong in _wrong(record)[turn % TURNS :: TURNS]]
+    for (kind, name), seed in zip(answers, itertools.cycle(seeds), strict=False):
+        yield Trial(exercise, kind, name, seed, reduced)
+
+
 def fault(trial: Trial) -> str | None:
     """Judge an answer; return what is wrong with the result, if anything."""
     record = records()[trial.exercise]
@@ -71,9 +86,11 @@ def fault(trial: Trial) -> str | None:
 
 
 @functools.lru_cache(maxsize=1)  # answers are tried one exercise after the other
-def drawing_once(exercise: str) -> Record:
-    """Return the record of an exercise that draws no case twice: dozens of answers are tried with the same seed."""
+def computing_once(exercise: str) -> Record:
+    """Return the record of an exercise that computes nothing twice: dozens of answers are tried with the same cases."""
     record = records()[exercise]
+    if not isinstance(record, ValueRecord):
+        return record
     drawn: dict[tuple, tuple[Arrays, tuple]] = {}
 
     def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
@@ -82,9 +99,26 @@ def drawing_once(exercise: str) -> Record:
             drawn[before] = record.draw(rng, sizes), rng.getstate()
         case, after = drawn[before]
         rng.setstate(after)
-        return {name: array.copy() for name, array in case.items()}
+        return copy.deepcopy(case)
 
-    return replace(record, draw=draw) if isinstance(record, ValueRecord) else record
+    once = replace(record, draw=draw, reference=_kept(record.reference))
+    for method in ("outputs", "gradients"):  # of our own answers, right and wrong
+        object.__setattr__(once, method, _kept(getattr(record, method)))
+    return once
+
+
+def _kept(function: Callable) -> Callable:
+    """Return a function of a case, its last argument, that keeps its results and returns copies of them."""
+    results: dict[tuple, object] = {}
+
+    def call(*arguments: object) -> object:
+        *others, case = arguments
+        key = (*others, *((name, array.dtype.str, array.shape, array.tobytes()) for name, array in case.items()))
+        if key not in results:
+            results[key] = function(*arguments)
+        return copy.deepcopy(results[key])
+
+    return call
 
 
 def prove(tried: Iterable[Trial], workers: int | None = None) -> Iterator[tuple[Trial, str | None]]:
@@ -97,7 +131,7 @@ def _wrong(record: Record) -> tuple[WrongAnswer, ...]:
 
 
 def _judged(trial: Trial, source: str) -> ExerciseResult:
-    record, server = drawing_once(trial.exercise), answer_server(topic_of(trial.exercise), trial.reduced)
+    record, server = computing_once(trial.exercise), answer_server(topic_of(trial.exercise), trial.reduced)
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(record, FileRecord) and source != BLANK:
             record.write(source, Path(folder))

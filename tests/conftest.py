@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import datetime
 import os
 import sys
 import tempfile
@@ -17,6 +18,18 @@ os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
 os.environ["TRANSFORMER_LM_ANSWERS"] = str(Path(tempfile.gettempdir()) / "no-such-folder" / "my_answers")
 # Corpora are in this checkout, whatever folder a test works in.
 os.environ.setdefault("TRANSFORMER_LM_DATA", str(Path(__file__).parents[1] / "data" / "cache"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run be repeated on another day: some tests take turns with what they try."""
+    today = datetime.date.today().toordinal()
+    parser.addoption("--turn", type=int, default=today, help="whose turn it is; by default it changes every day")
+
+
+@pytest.fixture
+def turn(request: pytest.FixtureRequest) -> int:
+    """Return whose turn it is."""
+    return request.config.getoption("turn")
 
 
 def pytest_configure() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from grading import prove
 from grading.exercises import records, value_records
-from grading.prove import SEEDS, Trial, fault, trials
+from grading.prove import SEEDS, TURNS, Trial, fault, sampled, trials
 from grading.sandbox import missing_walls
 
 ROOT = Path(__file__).parents[1]
@@ -27,10 +27,30 @@ def grading(*arguments: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("exercise", records())
-def test_every_grade_is_right(exercise):
+def test_every_right_answer_and_today_s_wrong_ones_are_graded_right(exercise, turn):
     # In this process, and not in workers of its own: so the exercises of a topic share an answer process.
-    found = {trial: text for trial in trials([exercise], REDUCED) if (text := fault(trial))}
-    assert found == {}
+    assert {trial: text for trial in sampled(exercise, REDUCED, turn) if (text := fault(trial))} == {}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("exercise", records())
+def test_every_grade_is_right(exercise):
+    assert {trial: text for trial in trials([exercise], REDUCED) if (text := fault(trial))} == {}
+
+
+@pytest.mark.parametrize("exercise", records())
+def test_each_turn_tries_all_right_answers_and_all_turns_all_wrong_ones(exercise):
+    record = records()[exercise]
+    right = {("right", name) for name in ("model answer", *record.right)}
+    wrong = {("wrong", wrong.name) for wrong in record.wrong + record.misbehaving}
+    every_turn = [[(trial.kind, trial.name) for trial in sampled(exercise, REDUCED, turn)] for turn in range(TURNS)]
+    for tried in every_turn:
+        assert len(tried) == len(set(tried))
+        assert {each for each in tried if each[0] != "wrong"} == right | {("blank", "blank")}
+        assert {each for each in tried if each[0] == "wrong"}
+    assert {each for tried in every_turn for each in tried if each[0] == "wrong"} == wrong
+    seeds = {(trial.name, trial.seed) for turn in range(len(SEEDS)) for trial in sampled(exercise, REDUCED, turn)}
+    assert {("model answer", seed) for seed in SEEDS} <= seeds
 
 
 @pytest.mark.parametrize("exercise", records())
@@ -69,17 +89,31 @@ def test_the_proof_notices_wrong_grades(monkeypatch):
 
 
 @pytest.mark.parametrize("exercise", value_records())
-def test_a_case_that_is_drawn_once_is_as_if_it_were_drawn_again(exercise):
-    record, once = records()[exercise], prove.drawing_once(exercise)
+def test_what_is_computed_once_is_as_if_it_were_computed_again(exercise):
+    record, once = records()[exercise], prove.computing_once(exercise)
     for _ in range(2):
         rng, again = random.Random(4), random.Random(4)
         for sizes in (record.other_sizes, record.first_sizes | record.other_length, record.other_sizes):
             case, same = record.draw(rng, sizes), once.draw(again, sizes)
-            assert case.keys() == same.keys()
-            for name in case:
-                np.testing.assert_array_equal(same[name], case[name], strict=True)
-                same[name].fill(0)  # what a judge does to it stays with that judge
+            for source in (record.model_answer, record.wrong[-1].source):
+                assert_equal(once.outputs(source, case), record.outputs(source, case))
+            assert_equal(once.reference(case), record.reference(case))
+            assert_equal(once.gradients(record.model_answer, case), record.gradients(record.model_answer, case))
+            assert_equal(same, case)
         assert rng.getstate() == again.getstate()
+
+
+def assert_equal(kept: dict, computed: dict) -> None:
+    """Compare arrays by name, then change those that were kept: what a judge does to them stays with that judge."""
+    assert kept.keys() == computed.keys()
+    for name, array in kept.items():
+        if isinstance(array, dict):
+            assert_equal(array, computed[name])
+        else:
+            np.testing.assert_array_equal(array, computed[name], strict=True)
+    for array in kept.values():  # not in the loop above: two names may share an array
+        if isinstance(array, np.ndarray):
+            array.fill(0)
 
 
 def test_the_command_ends_with_the_counts():
