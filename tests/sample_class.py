@@ -1,11 +1,14 @@
 """Course folders to grade in, runs to watch, and what their gradebooks say."""
 
+import atexit
+import functools
 import html
 import json
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -77,8 +80,21 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen, seconds: 
 
 def new_course(folder: Path, assignment: str = ASSIGNMENT, db_url: str | None = None) -> Path:
     """Make a course folder with a fresh release and no submissions; its gradebook is SQLite without a URL."""
+    if db_url is None:
+        return shutil.copytree(_released(assignment), folder, dirs_exist_ok=True)
+    return _release(folder, assignment, f"\nc.CourseDirectory.db_url = {db_url!r}\n")
+
+
+@functools.cache  # nbgrader needs some seconds, and releases the same to everybody
+def _released(assignment: str) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="released-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return _release(folder, assignment)
+
+
+def _release(folder: Path, assignment: str, setting: str = "") -> Path:
+    """Write the source of an assignment and the settings into a folder, and let nbgrader release it."""
     shutil.copytree(ROOT / "source" / assignment, folder / "source" / assignment)
-    setting = f"\nc.CourseDirectory.db_url = {db_url!r}\n" if db_url else ""
     (folder / "nbgrader_config.py").write_text((ROOT / "nbgrader_config.py").read_text() + setting)
     python(folder, "nbgrader", "generate_assignment", assignment, "--create", "--force")
     return folder

@@ -2,10 +2,12 @@
 
 import csv
 import json
+import os
 import random
 import shutil
 import signal
 import sqlite3
+import subprocess
 import time
 from datetime import timedelta
 
@@ -14,13 +16,13 @@ import pytest
 from sample_class import (
     ASSIGNMENT,
     REDUCED,
+    ROOT,
     RUN,
     SCORES,
     done,
     gradebook,
     new_course,
     python,
-    sample_course,
     scores,
     small_class,
     start,
@@ -33,10 +35,22 @@ from grading.demo import DUE, edited, solved_notebook, write_submission
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory):
-    """The sample class after `python -m grading run`; what it printed is in run.log."""
-    course = sample_course(tmp_path_factory.mktemp("run"))
-    (course / "run.log").write_text(python(course, *RUN))
+    """The sample class after `make demo`, which is `python -m grading run`; what it printed is in run.log."""
+    environment = {name: value for name, value in os.environ.items() if "MAKE" not in name and name != "MFLAGS"}
+    demo = subprocess.run(["make", "demo"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    course = shutil.copytree(ROOT / "demo", tmp_path_factory.mktemp("run") / "course")
+    (course / "run.log").write_text(demo.stdout)
     return course
+
+
+def test_the_demo_has_a_score_and_feedback_for_everybody(graded):
+    lines = (graded / "run.log").read_text().splitlines()
+    assert len(SCORES) >= 12
+    for student, score in SCORES.items():
+        (line,) = [line for line in lines if line.startswith(f"{student} ")]
+        assert f" {score} of 10" in line
+        assert (graded / "feedback" / student / ASSIGNMENT / f"{ASSIGNMENT}.html").exists()
 
 
 def test_it_gives_the_scores_of_nbgrader_autograde(graded):
@@ -150,7 +164,7 @@ def test_notebooks_are_executed_again_if_asked_to(tmp_path):
 
 
 def test_interrupting_keeps_what_is_done(tmp_path):
-    course = small_class(tmp_path / "course", 12)
+    course = small_class(tmp_path / "course", 8)
     process = start(course)
     wait_for(lambda: len(done(course)) >= 1, process)
     process.send_signal(signal.SIGINT)
@@ -165,15 +179,16 @@ def test_interrupting_keeps_what_is_done(tmp_path):
     assert set(scores(course).values()) == {9, 5}
 
 
-def test_a_run_killed_at_ten_random_moments_ends_with_the_same_gradebook(tmp_path):
-    calm = small_class(tmp_path / "calm", 12)
+@pytest.mark.parametrize(("kills", "students"), [(2, 6), pytest.param(10, 12, marks=pytest.mark.thorough)])
+def test_a_run_killed_at_random_moments_ends_with_the_same_gradebook(kills, students, tmp_path):
+    calm = small_class(tmp_path / "calm", students)
+    killed = shutil.copytree(calm, tmp_path / "killed")
     python(calm, *RUN)
-    killed = small_class(tmp_path / "killed", 12)
     luck = random.Random()
-    for _ in range(10):
+    for number in range(kills):
         process = start(killed)
-        # Half of the moments fall while it starts, half while it grades.
-        if luck.random() < 0.5:
+        # Every other moment falls while it grades, the others while it starts.
+        if number % 2:
             count = len(done(killed))
             wait_for(lambda before=count: len(done(killed)) > before, process)
             time.sleep(luck.random() * 0.5)

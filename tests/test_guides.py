@@ -29,7 +29,7 @@ COMMAND = re.compile(r"`((?:make|python|nbgrader|source|cp) [^`]+|\.ci/run)`")
 # Commands that guides mention and other tests run, by the file that does.
 RUN_ELSEWHERE = {
     "make lab": "tests/test_lab.py",
-    "make demo": "tests/test_demo.py",
+    "make demo": "tests/test_class_run.py",
     "make site": "tests/test_site.py",
     "make help": "tests/test_setup.py",
     "make test": ".ci/run",
