@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch import Tensor
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from transformer_lm.gpt2 import from_gpt2
 from transformer_lm.sampling import continuation
@@ -12,8 +11,10 @@ V, MAX_LEN = 13, 7
 
 
 @pytest.fixture(scope="module")
-def gpt2() -> GPT2LMHeadModel:
+def gpt2() -> torch.nn.Module:
     """Return a small GPT-2 in float64, with dropout as always, all of whose weights are random."""
+    from transformers import GPT2Config, GPT2LMHeadModel  # seconds, which no other test should wait for
+
     torch.manual_seed(0)
     config = GPT2Config(
         vocab_size=V, n_positions=MAX_LEN, n_embd=12, n_layer=2, n_head=3, bos_token_id=0, eos_token_id=0
