@@ -32,16 +32,17 @@ class Trial:
     reduced: bool
 
 
-def trials(exercises: list[str], reduced: bool, every_seed: bool = False) -> Iterator[Trial]:
+def trials(exercises: list[str], reduced: bool, every_seed: bool = False, turn: int = 0) -> Iterator[Trial]:
     """Yield every recorded answer of the exercises, right ones with every seed, the others with one seed each.
 
-    There are many wrong answers, and the seeds take turns with them. With `every_seed`, all get every seed.
+    There are many wrong answers, and the seeds take turns with them: at another turn, each gets another seed. With
+    `every_seed`, all get every seed.
     """
     for exercise in exercises:
         record = records()[exercise]
         others = [("wrong", wrong.name) for wrong in _wrong(record)] + [("blank", "blank")]
-        for turn, (kind, name) in enumerate(others):
-            for seed in SEEDS if every_seed else (SEEDS[turn % len(SEEDS)],):
+        for place, (kind, name) in enumerate(others, start=turn):
+            for seed in SEEDS if every_seed else (SEEDS[place % len(SEEDS)],):
                 yield Trial(exercise, kind, name, seed, reduced)
         for name in ("model answer", *record.right):
             for seed in SEEDS:

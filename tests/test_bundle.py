@@ -267,7 +267,7 @@ print(json.dumps(said))
 
 
 def link_pins(course: Path) -> None:
-    """Do what the zip's set-up does, in a second: link the pins of its lock, and nothing else, from this environment."""
+    """Do what the set-up of the zip does, in a second: link the pins of its lock from here, and nothing else."""
     venv.create(course / ".venv", symlinks=True)
     (packages,) = course.glob(".venv/lib/python*/site-packages")
     for pin in ["pip", *(course / "requirements.lock").read_text().splitlines()]:

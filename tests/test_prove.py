@@ -34,8 +34,8 @@ def test_every_right_answer_and_today_s_wrong_ones_are_graded_right(exercise, tu
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("exercise", records())
-def test_every_grade_is_right(exercise):
-    assert {trial: text for trial in trials([exercise], REDUCED) if (text := fault(trial))} == {}
+def test_every_grade_is_right(exercise, turn):
+    assert {trial: text for trial in trials([exercise], REDUCED, turn=turn) if (text := fault(trial))} == {}
 
 
 @pytest.mark.parametrize("exercise", records())
@@ -71,6 +71,8 @@ def test_right_answers_are_tried_with_every_seed_and_others_with_seeds_in_turn(e
 def test_every_answer_can_be_tried_with_every_seed(exercise):
     record = records()[exercise]
     tried = list(trials([exercise], REDUCED, every_seed=True))
+    in_turn = {trial for turn in range(len(SEEDS)) for trial in trials([exercise], REDUCED, turn=turn)}
+    assert set(tried) == in_turn
     wrong, right = len(record.wrong + record.misbehaving), 1 + len(record.right)
     assert len(tried) == len(set(tried)) == len(SEEDS) * (wrong + right + 1)
 
