@@ -13,6 +13,14 @@ ENCRYPTED = --KernelManager.transport_encryption=auto
 # Programs that tests need and pip cannot install, as command:Debian-package.
 PROGRAMS = chromium:chromium bwrap:bubblewrap pg_ctlcluster:postgresql
 
+# Linux without an NVIDIA GPU takes PyTorch's CPU build from PyTorch's own index: the usual build brings gigabytes of
+# CUDA libraries. TORCH=cuda takes the usual build in any case, TORCH=cpu the small one.
+TORCH ?=
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# The alarm also ends a search for a host name, which has no limit of its own.
+ANSWERS = import signal, sys; from urllib.request import Request, urlopen; \
+	signal.alarm(5); urlopen(Request(sys.argv[1], headers={"User-Agent": "pip"}))
+
 # What an active environment or a user's settings would slip into ours.
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_PREFIX PIP_TARGET PIP_USER JUPYTER_PATH
 export JUPYTER_PREFER_ENV_PATH = 1
@@ -108,7 +116,10 @@ clean:  ## delete .venv and what the tools wrote
 
 # The set-up: first the pins, then the course itself. A stamp is written last, so what was cut short is done again.
 # .venv/pins says where the checkout was: once it is moved or copied, .venv points to the old place.
+# .venv/torch says which build of PyTorch is in it: if you ask for the other one, .venv is set up again.
 ifneq ($(shell [ -x .venv/bin/python ] && cat .venv/pins 2>/dev/null),$(shell pwd -P))
+.PHONY: .venv/pins
+else ifneq ($(TORCH),$(if $(TORCH),$(shell cat .venv/torch 2>/dev/null)))
 .PHONY: .venv/pins
 endif
 
@@ -117,10 +128,20 @@ endif
 		"$$("$(PYTHON)" --version 2>&1). Install one, or name one: make lab PYTHON=/path/to/python3.12"; exit 1; }
 	@"$(PYTHON)" -E -c 'import ensurepip, venv' 2>/dev/null || { echo >&2 "Python must come with venv, got" \
 		"$(PYTHON) without. On Debian: sudo apt-get install python3-venv"; exit 1; }
+	@case "$(TORCH)" in ""|cpu|cuda) ;; *) echo >&2 "TORCH must be cpu or cuda, got $(TORCH)."; exit 1;; esac
 	@echo "Setting up .venv: this takes some minutes, once."
 	@rm -f $@
 	@"$(PYTHON)" -E -m venv --clear .venv
-	@# Somebody who waits wants to see progress; in CI nobody waits.
+	@# torch alone first, without what it needs: the rest comes from the usual index, and finds torch there.
+	@# If you wait, you want to see progress; in CI nobody waits.
+	@build="$(TORCH)"; cpu_build() { \
+		$(RUN) pip install $(if $(CI),-qq) --no-deps --index-url "$(TORCH_INDEX)" "$$(grep '^torch==' requirements.lock)"; }; \
+	if [ "$$build" = cpu ]; then cpu_build || exit; \
+	elif [ -z "$$build" ] && [ "$$(uname -s)" = Linux ] && ! nvidia-smi -L >/dev/null 2>&1; then \
+		if { .venv/bin/python -c '$(ANSWERS)' "$(TORCH_INDEX)/torch/"; } 2>/dev/null && cpu_build; then build=cpu; \
+		else echo "PyTorch's CPU build is not available from $(TORCH_INDEX), so pip takes its usual build."; fi; \
+	fi; \
+	echo "$${build:-cuda}" > .venv/torch
 	@$(RUN) pip install $(if $(CI),-qq) -r requirements.lock
 	@# JupyterLab would ask for leave to fetch its news, and look for updates.
 	@$(RUN) jupyterlab.labextensions disable "@jupyterlab/apputils-extension:announcements" 2>/dev/null

@@ -93,12 +93,14 @@ def _write_set_up(assignments: list[str], top: Path, self_study: bool) -> None:
         (top / name).parent.mkdir(exist_ok=True)
         shutil.copy(CHECKOUT / name, top / name)
     (top / "pyproject.toml").write_text(_student_project(), encoding="utf-8")
-    (top / "requirements.lock").write_text("".join(f"{pin}\n" for pin in _student_pins()), encoding="utf-8")
+    pins = _student_pins()
+    (top / "requirements.lock").write_text("".join(f"{pin}\n" for pin in pins), encoding="utf-8")
     rows = [
         line for line in (CHECKOUT / "README.md").read_text(encoding="utf-8").splitlines() if _is_row(line, assignments)
     ]
     text = README.read_text(encoding="utf-8").replace("{rows}", "\n".join(rows)).replace("{first}", assignments[0])
     text = text.replace("{self_study}", SELF_STUDY if self_study else "")
+    text = text.replace("{torch}", next(pin for pin in pins if pin.startswith("torch==")))
     (top / "README.md").write_text(text.rstrip() + "\n", encoding="utf-8")
 
 

@@ -166,6 +166,13 @@ def test_the_zip_has_what_it_should_and_nothing_of_the_grading(bundles):
         assert not re.search(r"^\s*(import|from) grading", text, re.MULTILINE), name
 
 
+def test_the_readme_names_the_index_and_the_pin_of_the_cpu_build(bundles):
+    (command,) = re.findall(r"^.*--index-url.*$", (bundles[THROUGH] / "README.md").read_text(), re.MULTILINE)
+    *_, index, pin = command.split()
+    assert f"TORCH_INDEX ?= {index}\n" in (ROOT / "Makefile").read_text()
+    assert pin in (bundles[THROUGH] / "requirements.lock").read_text().splitlines()
+
+
 def test_earlier_answers_are_the_reference_and_later_ones_name_their_exercise(bundles):
     code = (
         "import torch; from transformer_lm import attention, SelfAttention, MultiHeadSelfAttention\n"

@@ -4,9 +4,17 @@ import ast
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import threading
+import time
 import tomllib
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import metadata, version
 from pathlib import Path
 
@@ -31,9 +39,11 @@ def _pins() -> dict[str, Version]:
     return {canonicalize_name(name): Version(pin) for name, pin in (line.split("==") for line in LOCK)}
 
 
-def _make(*arguments: str, folder: Path = ROOT, fails: bool = False) -> str:
+def _make(*arguments: str, folder: Path = ROOT, fails: bool = False, **variables: str) -> str:
     """Return what make prints, without the settings of a make that runs these tests."""
-    environment = {name: value for name, value in os.environ.items() if "MAKE" not in name and name != "MFLAGS"}
+    ours = ("MFLAGS", "TORCH", "TORCH_INDEX")
+    environment = {name: value for name, value in os.environ.items() if "MAKE" not in name and name not in ours}
+    environment |= variables
     run = subprocess.run(
         ["make", *arguments], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -182,6 +192,143 @@ def test_a_python_without_venv_is_refused_in_one_sentence(checkout):
     (checkout / ".venv" / "pins").unlink()
     message = _make("lab", f"PYTHON={bare}", folder=checkout, fails=True)
     assert message.startswith(f"Python must come with venv, got {bare} without. On Debian: ")
+
+
+RECORDER = """\
+#!/bin/sh
+# Stands in for Python: runs code, makes environments of itself, and notes all else in commands.txt.
+case "$*" in
+*" -m venv "*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+"-c "*|"-E -c "*) exec "{python}" "$@" ;;
+*) echo "$*" >> commands.txt; case "$*" in *--index-url*) exit {code} ;; esac ;;
+esac
+"""
+NO_GPU = "#!/bin/sh\necho No devices were found\nexit 6\n"
+ONE_GPU = "#!/bin/sh\necho 'GPU 0: NVIDIA'\n"
+
+
+def _machine(checkout: Path, gpu: str = NO_GPU, system: str = "Linux") -> dict[str, str]:
+    """Return the environment of a machine with such a GPU and system."""
+    programs = checkout / "programs"
+    _write(programs / "nvidia-smi", gpu)
+    _write(programs / "uname", f"#!/bin/sh\necho {system}\n")
+    return {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "CI": "true", "no_proxy": "*"}
+
+
+def _set_up(checkout: Path, *arguments: str, code: int = 0, **machine: str) -> list[str]:
+    """Return what pip is asked for by a new set-up, where the index of CPU builds lets pip end with this code."""
+    (checkout / ".venv" / "pins").unlink()
+    (checkout / "commands.txt").unlink(missing_ok=True)
+    python = _write(checkout / "recorder", RECORDER.format(python=sys.executable, code=code))
+    _make(".venv/pins", f"PYTHON={python}", *arguments, folder=checkout, **_machine(checkout, **machine))
+    commands = (checkout / "commands.txt").read_text().splitlines()
+    return [command.removeprefix("-m pip install -qq ") for command in commands if " pip " in command]
+
+
+@contextmanager
+def _serving(folder: Path) -> Iterator[str]:
+    """Serve a folder, whose lists of files are all that an index is, and yield its address."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def index(tmp_path) -> Iterator[str]:
+    """Yield the address of an index that answers."""
+    (tmp_path / "torch").mkdir()
+    with _serving(tmp_path) as address:
+        yield address
+
+
+ALL_PINS = "-r requirements.lock"
+
+
+def _cpu_build(index: str) -> str:
+    return f"--no-deps --index-url {index} torch=={_pins()['torch']}"
+
+
+def test_without_a_gpu_torch_comes_from_the_index_of_cpu_builds(checkout, index):
+    assert _set_up(checkout, f"TORCH_INDEX={index}") == [_cpu_build(index), ALL_PINS]
+
+
+@pytest.mark.parametrize("machine", [{"gpu": ONE_GPU}, {"system": "Darwin"}])
+def test_with_a_gpu_or_on_another_system_torch_comes_from_the_usual_index(checkout, index, machine):
+    assert _set_up(checkout, f"TORCH_INDEX={index}", **machine) == [ALL_PINS]
+
+
+def test_you_can_ask_for_either_build(checkout, index):
+    assert _set_up(checkout, f"TORCH_INDEX={index}", "TORCH=cuda") == [ALL_PINS]
+    assert _set_up(checkout, f"TORCH_INDEX={index}", "TORCH=cpu", gpu=ONE_GPU) == [_cpu_build(index), ALL_PINS]
+
+
+def test_an_index_that_refuses_costs_no_time(checkout):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed = f"http://127.0.0.1:{server.getsockname()[1]}"
+    assert _set_up(checkout, f"TORCH_INDEX={closed}") == [ALL_PINS]
+
+
+def test_an_index_that_never_answers_costs_a_few_seconds(checkout):
+    began = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert _set_up(checkout, f"TORCH_INDEX={address}") == [ALL_PINS]
+    assert 4 < time.monotonic() - began < 20
+
+
+def test_an_index_without_the_pinned_version_is_not_the_end(checkout, index):
+    assert _set_up(checkout, f"TORCH_INDEX={index}", code=1) == [_cpu_build(index), ALL_PINS]
+    assert (checkout / ".venv" / "torch").read_text() == "cuda\n"
+
+
+def test_asking_for_the_other_build_sets_up_again(checkout, index):
+    _set_up(checkout, f"TORCH_INDEX={index}")
+    os.utime(checkout / ".venv" / "ready")
+    assert "venv --clear" not in _make("-n", "lab", "TORCH=cpu", folder=checkout)
+    assert "venv --clear" in _make("-n", "lab", "TORCH=cuda", folder=checkout)
+
+
+def test_an_unknown_build_is_refused_in_one_sentence(checkout):
+    message = _make("lab", "TORCH=gpu", folder=checkout, fails=True)
+    assert message.startswith("TORCH must be cpu or cuda, got gpu.\n")
+
+
+def _write_wheel(folder: Path, name: str, version: str, needs: str = "") -> None:
+    """Write a package of empty modules where an index would have it."""
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / name / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"{name}/__init__.py", "")
+        archive.writestr(f"{name}/labextensions.py", "")  # which set-up runs
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+
+
+@pytest.mark.parametrize(("answers", "build"), [(True, "torch-2.13.0+cpu"), (False, "torch-2.13.0")])
+def test_pip_takes_torch_from_one_index_and_the_rest_from_the_other(checkout, tmp_path, answers, build):
+    """With pip itself. The index of CPU builds also has its own build of another package, which must stay there."""
+    for index, local in (("cpu", "+cpu"), ("usual", "")):
+        _write_wheel(tmp_path / index, "torch", f"2.13.0{local}", "Requires-Dist: fsspec\n")
+        _write_wheel(tmp_path / index, "fsspec", f"1.0{local}")
+    _write_wheel(tmp_path / "usual", "jupyterlab", "4.0")
+    (checkout / "requirements.lock").write_text("fsspec==1.0\njupyterlab==4.0\ntorch==2.13.0\n")
+    with _serving(tmp_path) as address:
+        settings = {"INDEX_URL": f"{address}/usual", "EXTRA_INDEX_URL": "", "FIND_LINKS": "", "CONFIG_FILE": os.devnull}
+        settings = {f"PIP_{name}": value for name, value in settings.items()}
+        index = f"{address}/cpu" if answers else "http://127.0.0.1:9"
+        _make(
+            ".venv/pins",
+            f"PYTHON={sys.executable}",
+            f"TORCH_INDEX={index}",
+            folder=checkout,
+            **_machine(checkout),
+            **settings,
+        )
+    (packages,) = (checkout / ".venv" / "lib").glob("python*/site-packages")
+    assert {build, "fsspec-1.0", "jupyterlab-4.0"} <= {path.stem for path in packages.glob("*.dist-info")}
 
 
 @pytest.mark.parametrize(("in_ci", "outcome"), [("true", "1 failed, 1 error"), ("", "2 skipped")])
