@@ -156,6 +156,20 @@ def test_printing_for_ever_ends(monkeypatch):
     assert "runs for more than 1 seconds" in outcome("while True: print('x' * 10**6)")
 
 
+def test_what_a_cell_prints_takes_no_memory():
+    """IPython would keep it for its history."""
+    code = """
+import resource
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+before = peak()
+for _ in range(300):
+    print("x" * 2**20)
+raise ValueError(f"<<{peak() - before}>>")
+"""
+    assert int(reported(outcome(code))) < 100  # of 300 MB
+
+
 def test_what_kills_its_process_is_left_out_and_told():
     cells = [
         Cell(0, "x = 1"),
