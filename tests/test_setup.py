@@ -92,6 +92,30 @@ def test_conda_brings_a_python_that_the_course_supports():
     assert Version(python) in SpecifierSet(PROJECT["requires-python"])
 
 
+def _public_ci() -> dict:
+    return yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["test"]
+
+
+def test_the_public_ci_runs_what_must_pass():
+    job = _public_ci()
+    commands = [step.get("run") for step in job["steps"]]
+    assert "${{ matrix.command }}" in commands
+    assert commands.index("sudo make programs") < commands.index("${{ matrix.command }}")
+    full = [each for each in job["strategy"]["matrix"]["include"] if each["command"] == "bash .ci/run"]
+    assert [each["python"] for each in full] == [PROJECT["requires-python"].removeprefix(">=")]
+    assert (ROOT / ".ci" / "run").is_file()
+
+
+def test_the_public_ci_tries_every_python_from_the_oldest_on():
+    matrix = _public_ci()["strategy"]["matrix"]
+    pythons = [Version(python) for python in matrix["python"]]  # texts: the number 3.10 would be 3.1
+    assert pythons[0] == Version(PROJECT["requires-python"].removeprefix(">="))
+    assert [python.minor for python in pythons] == list(range(pythons[0].minor, max(13, pythons[-1].minor) + 1))
+    assert matrix["command"] == ["make lint test"]
+    known = {*re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()}
+    assert {"lint", "test", "programs"} <= known
+
+
 def test_the_folders_of_the_design_exist():
     assert [name for name in FOLDERS if not (ROOT / name).is_dir()] == []
     assert [name for name in FILES if not (ROOT / name).is_file()] == []
