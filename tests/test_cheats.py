@@ -21,7 +21,9 @@ from grading.sandbox import missing_walls
 
 ROOT = Path(__file__).parents[1]
 
-pytestmark = pytest.mark.skipif(bool(missing_walls()), reason="this machine can't isolate students' code")
+pytestmark = pytest.mark.skipif(
+    bool(missing_walls()), reason=f"isolation is incomplete here: {'; '.join(missing_walls())}"
+)
 
 HONEST = [
     Cheat("wrong", "Gives wrong answers."),

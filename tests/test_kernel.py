@@ -21,7 +21,7 @@ from grading import kernel, sandbox
 from grading.kernel import SandboxedExecute
 
 MISSING = sandbox.missing_walls()
-isolated = pytest.mark.skipif(bool(MISSING), reason=f"this machine has no isolation for: {'; '.join(MISSING)}")
+isolated = pytest.mark.skipif(bool(MISSING), reason=f"isolation is incomplete here: {'; '.join(MISSING)}")
 
 LONG_SLEEP = str(10**6 + os.getpid())  # seconds: a number by which a process that outlives its kernel can be found
 
