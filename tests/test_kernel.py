@@ -229,7 +229,7 @@ def mishaps():
 def deaths():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "MEMORY_FOR_MESSAGES", 100 * 2**20)
-        return execute(DEATHS, timeout=2, iopub_timeout=1)
+        return execute(DEATHS, timeout=2, iopub_timeout=5)
 
 
 def test_a_notebook_finds_the_files_of_its_course_and_no_others(inside):
