@@ -65,7 +65,7 @@ def _late(course: Path) -> Path:
     return course
 
 
-def test_the_gradebook_is_that_of_sqlite_even_if_the_server_stops_in_the_middle(in_sqlite, in_postgres):
+def test_the_gradebook_is_that_of_sqlite_even_if_the_server_stops_in_the_middle(in_postgres, in_sqlite):
     assert gradebook(in_postgres) == gradebook(in_sqlite)
     assert scores(in_postgres) == {f"student-{number:02}": 5 if number % 2 else 9 for number in range(STUDENTS)}
     assert done(in_postgres) == done(in_sqlite)
