@@ -1,8 +1,9 @@
 """Training of classifiers: the numbers it reports, the weights it keeps, and what a seed decides."""
 
 import copy
+import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
@@ -10,9 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transformer_lm.classification import History, accuracies_over_seeds, evaluate, train_classifier
-from transformer_lm.datasets import Dataset, load_xor
+from transformer_lm.classification import (
+    History,
+    accuracies_over_seeds,
+    evaluate,
+    train_classifier,
+    train_together,
+)
+from transformer_lm.datasets import Dataset, load_imdb_synth, load_xor
 from transformer_lm.modeling_classifier import SequenceClassifier, make_classifier
+from transformer_lm.stacking import NotStackable
 
 PAD = 0
 SETTINGS = {"learning_rate": 0.03, "epochs": 4, "batch_tokens": 32}
@@ -53,6 +61,44 @@ class Constant(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.scores.expand(len(tokens), -1)
+
+
+class Attentive(nn.Module):
+    """A classifier as students write them: simple attention or PyTorch's own, and dropout."""
+
+    def __init__(self, kind: str = "full", vocab_size: int = 6, hidden: int = 8, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocab_size, hidden)
+        self.full = nn.MultiheadAttention(hidden, 4, batch_first=True) if kind == "full" else None
+        self.dropout = nn.Dropout(dropout)
+        self.classify = nn.Linear(hidden, 2)
+        self.kind = kind
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        if self.kind == "simple":
+            x = F.scaled_dot_product_attention(x, x, x, scale=1.0)
+        elif self.kind == "full":
+            x = self.full(x, x, x, need_weights=False)[0]
+        return self.classify(self.dropout(x).amax(dim=1))
+
+
+def made_apart(make: Callable[[], nn.Module], seeds: Iterable[int]) -> list[nn.Module]:
+    """Return a new model for each seed."""
+    models = []
+    for seed in seeds:
+        torch.manual_seed(seed)
+        models.append(make())
+    return models
+
+
+def trained_apart(make: Callable[[], nn.Module], data: Dataset, seeds: Iterable[int], **settings) -> list[float]:
+    """Return the accuracies of models that are trained one after the other."""
+    accuracies = []
+    for seed in seeds:
+        (model,) = made_apart(make, [seed])  # what training draws comes after what making it has drawn
+        accuracies.append(train_classifier(model, data, seed=seed, progress=False, **settings).accuracy)
+    return accuracies
 
 
 # ------------------------------------------------------------------ equals an independent reference
@@ -98,6 +144,46 @@ def test_training_in_one_batch_is_the_plain_loop_with_adam(xor):
     assert history.best == 4
     for ours, theirs in zip(model.parameters(), by_hand.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["baseline", "simple", "full"])
+def test_training_together_is_training_one_after_the_other(kind):
+    (x, y), (x_val, y_val), words, _ = load_imdb_synth()
+    data = ((x[:320], y[:320]), (x_val[:80], y_val[:80]), words, 2)
+    settings = {"learning_rate": 0.03, "epochs": 3, "batch_tokens": 192}
+    seeds = (5, 2, 7)
+
+    def make() -> nn.Module:
+        return Attentive(kind, len(words[0])).double()
+
+    together, apart = made_apart(make, seeds), made_apart(make, seeds)
+    histories = train_together(together, data, seeds, **settings)
+    for model, history, alone, seed in zip(together, histories, apart, seeds, strict=True):
+        before = copy.deepcopy(alone.state_dict())
+        expected = train_classifier(alone, data, **settings, seed=seed, progress=False)
+        for name, numbers in vars(expected).items():
+            np.testing.assert_allclose(getattr(history, name), numbers, rtol=1e-7, err_msg=name)
+        for name, parameter in alone.named_parameters():
+            torch.testing.assert_close(model.get_parameter(name), parameter, rtol=1e-5, atol=1e-8)
+            assert not torch.equal(parameter, before[name])
+        assert not model.training
+    assert accuracies_over_seeds(make, data, seeds, **settings) == [history.accuracy for history in histories]
+
+
+def test_models_that_cannot_be_stacked_are_trained_one_after_the_other(xor):
+    settings = SETTINGS | {"epochs": 2}
+    ragged = ([[4, 5, 4], [5, 4]] * 6, [0, 1] * 6)
+    cases = {
+        "dropout": (functools.partial(Attentive, dropout=0.5), xor, settings | {"batch_tokens": 16}),
+        "a batch that is smaller": (Attentive, xor, settings),
+        "different lengths": (Attentive, (ragged, ragged, *xor[2:]), settings | {"batch_tokens": 6}),
+        "patience": (Attentive, xor, {"learning_rate": 0.3, "epochs": 6, "batch_tokens": 16, "patience": 1}),
+        "one seed": (Attentive, xor, settings | {"batch_tokens": 16}),
+    }
+    for name, (make, data, options) in cases.items():
+        seeds = (3,) if name == "one seed" else (3, 1, 2)
+        found = accuracies_over_seeds(make, data, seeds, **options)
+        assert found == trained_apart(make, data, seeds, **options), name
 
 
 # ------------------------------------------------------------------ keeps a property
@@ -150,6 +236,17 @@ def test_the_weights_of_the_best_epoch_are_kept(xor, patience):
     assert history.best == 0
     assert history.val_loss[-1] > history.val_loss[0]
     assert evaluate(model, validation, PAD) == (history.val_loss[0], history.accuracy) != before
+
+
+def test_each_of_several_models_keeps_the_weights_of_its_own_best_epoch(xor):
+    _, validation, _, _ = data = contradicted(xor)
+    seeds = range(4)
+    models = made_apart(functools.partial(Attentive, hidden=4), seeds)
+    settings = SETTINGS | {"learning_rate": 0.01, "batch_tokens": 16}
+    histories = train_together(models, data, seeds, **settings)
+    for model, history in zip(models, histories, strict=True):
+        assert evaluate(model, validation, PAD) == (min(history.val_loss), history.accuracy)
+    assert len({history.best for history in histories}) > 1
 
 
 def test_the_best_epoch_has_the_smallest_loss_and_is_the_first_of_these():
@@ -248,6 +345,20 @@ def test_a_learning_rate_that_is_far_too_large_is_named(xor):
     settings = SETTINGS | {"learning_rate": 1e30}
     with pytest.raises(FloatingPointError, match="A smaller learning_rate often helps"):
         train_classifier(model_of("full"), xor, **settings, progress=False)
+
+
+def test_a_loss_that_is_no_number_is_refused_for_several_models_too(xor):
+    settings = SETTINGS | {"learning_rate": 1e30, "batch_tokens": 16}
+    with pytest.raises(FloatingPointError, match="the loss must be a finite number, got nan after"):
+        train_together(made_apart(Attentive, (0, 1)), xor, (0, 1), **settings)
+
+
+def test_batches_of_different_shapes_are_refused_before_training_together(xor):
+    models = made_apart(Attentive, (0, 1))
+    before = copy.deepcopy(models[1].state_dict())
+    with pytest.raises(NotStackable, match=r"batches must all have the same shape, got \[\(8, 2\), \(16, 2\)\]"):
+        train_together(models, xor, (0, 1), **SETTINGS)
+    assert all(torch.equal(before[name], now) for name, now in models[1].state_dict().items())
 
 
 def test_an_empty_sequence_is_refused(xor):
