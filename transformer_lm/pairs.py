@@ -25,7 +25,7 @@ from torch import Tensor
 
 from transformer_lm.batching import padded
 from transformer_lm.corpora import _text
-from transformer_lm.downloads import File, fetched
+from transformer_lm.downloads import FRENCH_PACKAGE, FRENCH_SENTENCES, fetched
 from transformer_lm.pair_tokenizers import PAD, BytePairTokenizer, PairTokenizer, WordTokenizer
 from transformer_lm.toy_languages import english_words, lorin_words, toy_sentences, toy_translation
 
@@ -34,20 +34,6 @@ PARTS = ("train", "validation", "test")
 TOY_SEED = 6
 SHARE = 20  # one in so many pairs is for validation, and one for the test
 
-# English and French sentences from Tatoeba, as manythings.org had them on 2020-08-23. That address has newer ones, so
-# its file is only used if it is this one.
-FRENCH_SENTENCES = File(
-    name="fra.txt",
-    source="hand:get fra.txt, which manythings.org/anki had on 2020-08-23, from your instructor",
-    sha256="c7aed0010d2caf1065cb58f64776a7b95540bc445fa5d76177de8fba2d51d282",
-    size=26_976_130,
-)
-FRENCH_PACKAGE = File(
-    name="nmt-0.0.6.tar.gz",
-    source="pypi:nmt==0.0.6",
-    sha256="65db964c0afd5b0dbc4baecdce736f53222f63b791958176b5771db78a005096",
-    size=15_744_217,
-)
 FRENCH_MEMBER = "nmt-0.0.6/data/fra-eng.zip"
 
 Pair = tuple[list[int], list[int]]
@@ -150,7 +136,7 @@ def load_french(
     Of 178,009 lines 177,832 are distinct. They form 116,787 groups, of which 36,843 have more than one pair and the
     largest has 52, so the parts have nearly the sizes that they would have without: 159,672, 9,095 and 9,065 pairs.
 
-    Raises FileNotFoundError if they can't be had, ValueError if the file is damaged.
+    Raises FileNotFoundError if they are not available, ValueError if the file is damaged.
     """
     path = fetched(FRENCH_SENTENCES, FRENCH_PACKAGE, download=download)
     content = path.read_bytes() if path.name == FRENCH_SENTENCES.name else _french_member(path)
