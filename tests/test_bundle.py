@@ -25,6 +25,7 @@ from grading.demo import solved_notebook
 from grading.exercises import topics, value_records
 from grading.prove import SEEDS
 from grading.submission import marks
+from transformer_lm.downloads import CORPORA
 
 ROOT = Path(__file__).parents[1]
 TOPICS = list(topics())
@@ -294,7 +295,7 @@ def test_a_student_with_nothing_but_the_zip_and_python_gets_through_the_first_as
         archive.extractall(tmp_path)
     course = tmp_path / f"transformers-{THROUGH}"
     commands = re.findall(r"```\n(.*?)```", (course / "README.md").read_text(), re.DOTALL)
-    make_environment, install, open_lab = commands[0].splitlines()
+    make_environment, install, fetch, open_lab = commands[0].splitlines()
     ours = ("PYTHON", "TRANSFORMER", "JUPYTER", "VIRTUAL")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
@@ -308,6 +309,11 @@ def test_a_student_with_nothing_but_the_zip_and_python_gets_through_the_first_as
     else:
         assert "-r requirements.lock -e ." in install
         link_pins(course)
+    if here := [file.path for file in CORPORA["shakespeare"] if file.path.exists()]:
+        (course / "data" / "cache").mkdir()
+        shutil.copy(here[0], course / "data" / "cache")  # as if it had been downloaded
+        done = shell(fetch)
+        assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"4\.\d+\.\d+", shell(f"{open_lab} --version").stdout.strip())
     assert json.loads(shell(".venv/bin/python -m pip list --format json").stdout)
     assert shell(".venv/bin/python -c 'import nbgrader'").returncode  # a student needs none of it

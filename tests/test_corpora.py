@@ -15,15 +15,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from needed_data import skip_without
 
-from transformer_lm import corpora, downloads
+from transformer_lm import corpora
 from transformer_lm.corpora import load_corpus, load_hebrew, load_shakespeare, load_text, load_toy, load_wp
 from transformer_lm.tokenizers import ByteTokenizer, CharTokenizer, right_to_left
 from transformer_lm.toy_grammar import CHARACTERS, grammatical_share, is_grammatical, sentences
 
-TEXTS_HERE = Path(__file__).parents[2] / "shared" / "data"  # beside the checkout, where there is no web
 BIBLE_SUM = "8add3be7216e58745675fd7ee0efc63c12d77d7d4b6c4e6b51967847f9c3cd13"
 WIKIPEDIA_SUM = "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8"
+
+GENESIS = """<osis xmlns="http://www.bibletechnologies.net/2003/OSIS/namespace"><chapter><verse>
+    <w>בְּ/רֹ֖אשׁ</w> <w>אֶת</w><seg type="x-maqqef">־</seg><w>זֶה</w><note>n</note>
+    <w type="x-ketiv">כתב</w><note type="variant"><rdg type="x-qere"><w>קָרָא</w></rdg></note>
+    <seg type="x-paseq">\u05c0</seg><w>סוֹף</w><seg type="x-sof-pasuq">\u05c3</seg> <seg type="x-pe">פ</seg>
+    </verse><verse><w>אַחֵר</w></verse></chapter></osis>"""
 
 
 @pytest.fixture
@@ -32,22 +38,6 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("TRANSFORMER_LM_DATA", str(tmp_path / "data"))
     (tmp_path / "data").mkdir()
     return tmp_path / "data"
-
-
-@pytest.fixture
-def real(tmp_path, monkeypatch):
-    """Return a function that puts a real file alone in a data folder: from beside the checkout, or downloaded once."""
-
-    def put(file: downloads.File) -> Path:
-        try:
-            kept = TEXTS_HERE / file.name if (TEXTS_HERE / file.name).exists() else downloads.fetched(file)
-        except FileNotFoundError as error:
-            pytest.skip(f"{file.name} can't be had: {error}")
-        shutil.copy(kept, tmp_path)
-        monkeypatch.setenv("TRANSFORMER_LM_DATA", str(tmp_path))
-        return tmp_path / file.name
-
-    return put
 
 
 @pytest.fixture
@@ -100,38 +90,30 @@ def assert_keeps_the_promises(corpus, text: str):
 # Shakespeare
 
 
-def test_shakespeare_is_in_three_parts(real):
-    text = real(corpora.SHAKESPEARE_HOME).read_text(encoding="utf-8")
+def test_shakespeare_is_in_three_parts():
+    skip_without("shakespeare")
     corpus = load_shakespeare(download=False)
+    text = whole(corpus)
     assert_keeps_the_promises(corpus, text)
+    assert hashlib.sha256(text.encode()).hexdigest() == corpora.SHAKESPEARE_HOME.sha256  # in the package too
     assert corpus.name == "shakespeare"
     assert corpus.tokenizer.vocab_size == 65
     assert sizes(corpus) == [1_003_854, 55_770, 55_770]
-    assert whole(corpus).startswith("First Citizen:\nBefore we proceed any further, hear me speak.\n")
+    assert text.startswith("First Citizen:\nBefore we proceed any further, hear me speak.\n")
 
 
-def test_the_package_has_the_same_shakespeare(real):
-    real(corpora.SHAKESPEARE_PACKAGE)
-    corpus = load_shakespeare(download=False)
-    assert hashlib.sha256(whole(corpus).encode()).hexdigest() == corpora.SHAKESPEARE_HOME.sha256
+@pytest.mark.parametrize("source", ["SHAKESPEARE_HOME", "SHAKESPEARE_PACKAGE"])
+def test_each_file_of_shakespeare_gives_its_text(source, put):
+    text = b"Now is the winter of our discontent"
+    put(source, text if source == "SHAKESPEARE_HOME" else zipped("microgpt/input.txt", text))
+    assert whole(load_shakespeare(download=False)) == text.decode()
 
 
 # Hebrew
 
 
-def test_the_hebrew_poems_are_used_where_they_are(real):
-    text = real(corpora.HEBREW_POEMS).read_bytes().decode("utf-8")
-    corpus = load_hebrew()
-    assert_keeps_the_promises(corpus, text)
-    assert corpus.name == "hebrew poems"
-    assert len(text) == 835_481
-    assert corpus.tokenizer.vocab_size == 158
-    assert not re.search("[\u0591-\u05bd\u05bf-\u05c7]", text)  # no vowel marks
-    assert right_to_left(text)
-
-
-def test_without_the_poems_it_is_the_hebrew_bible(real):
-    real(corpora.HEBREW_BIBLE)
+def test_hebrew_is_the_bible_without_vowel_marks():
+    skip_without("hebrew")
     corpus = load_hebrew(download=False)
     text = whole(corpus)
     assert_keeps_the_promises(corpus, text)
@@ -140,24 +122,18 @@ def test_without_the_poems_it_is_the_hebrew_bible(real):
     assert set(text) == {*map(chr, range(0x5D0, 0x5EB)), "\u05be", "\u05c3", " ", "\n"}
     assert text.count("\n") == 23_213  # verses
     assert text.startswith("אדם שת אנוש\u05c3\n")  # the first verse of 1 Chronicles
+    assert right_to_left(text)
 
 
 def test_a_verse_has_the_words_as_they_are_written(put):
-    book = """<osis xmlns="http://www.bibletechnologies.net/2003/OSIS/namespace"><chapter><verse>
-        <w>בְּ/רֹ֖אשׁ</w> <w>אֶת</w><seg type="x-maqqef">־</seg><w>זֶה</w><note>n</note>
-        <w type="x-ketiv">כתב</w><note type="variant"><rdg type="x-qere"><w>קָרָא</w></rdg></note>
-        <seg type="x-paseq">\u05c0</seg><w>סוֹף</w><seg type="x-sof-pasuq">\u05c3</seg> <seg type="x-pe">פ</seg>
-        </verse><verse><w>אַחֵר</w></verse></chapter></osis>"""
-    put("HEBREW_BIBLE", tarred("package/wlc/Gen.xml", book.encode()))
+    put("HEBREW_BIBLE", tarred("package/wlc/Gen.xml", GENESIS.encode()))
     assert whole(load_hebrew(download=False)) == "בראש את־זה כתב סוף\u05c3\nאחר\n"
 
 
-def test_without_any_hebrew_the_error_says_what_would_do(folder):
+def test_without_hebrew_the_error_says_how_to_get_it(folder):
     with pytest.raises(FileNotFoundError) as failure:
         load_hebrew(download=False)
     assert str(failure.value).split("\n")[1:] == [
-        "- get hebrew_poems.txt, 474 texts by Bialik and Rachel from Project Ben-Yehuda, from your instructor "
-        f"and put the file at {folder / 'hebrew_poems.txt'}",
         f"- run npm pack morphhb@2.0.2 and put the file at {folder / 'morphhb-2.0.2.tgz'}",
     ]
 
@@ -233,8 +209,8 @@ def test_wikipedia_is_bytes_in_three_parts(source, put):
     assert sizes(corpus) == [n * 90 // 100, n * 95 // 100 - n * 90 // 100, n - n * 95 // 100]
 
 
-def test_the_package_has_the_real_wikipedia(real):
-    real(corpora.WIKIPEDIA_PACKAGE)
+def test_the_real_wikipedia_is_the_one_of_published_results():
+    skip_without("wikipedia")
     corpus = load_wp(download=False)
     assert sizes(corpus) == [90_000_000, 5_000_000, 5_000_000]
     found = hashlib.sha256()
@@ -251,7 +227,7 @@ def test_the_package_has_the_real_wikipedia(real):
     ("load", "files"),
     [
         (load_shakespeare, ["SHAKESPEARE_HOME", "SHAKESPEARE_PACKAGE"]),
-        (load_hebrew, ["HEBREW_POEMS", "HEBREW_BIBLE"]),
+        (load_hebrew, ["HEBREW_BIBLE"]),
         (load_wp, ["WIKIPEDIA_HOME", "WIKIPEDIA_PACKAGE"]),
     ],
 )
@@ -349,7 +325,7 @@ def test_a_folder_without_texts_is_refused(tmp_path):
 
 def test_a_corpus_is_loaded_by_name_or_path(put, tmp_path, monkeypatch):
     put("SHAKESPEARE_HOME", b"Now is the winter of our discontent")
-    put("HEBREW_POEMS", "הכניסיני תחת כנפך".encode())
+    put("HEBREW_BIBLE", tarred("package/wlc/Gen.xml", GENESIS.encode()))
     put("WIKIPEDIA_HOME", zipped("enwik8", b"Anarchism originated as a term of abuse"))
     for name in ("shakespeare", "hebrew", "toy", "wikipedia"):
         assert load_corpus(name).name.split()[0] == name

@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as some
+from needed_data import skip_without
 
 from transformer_lm import downloads, pairs
 from transformer_lm.pair_tokenizers import PAD, UNKNOWN, BytePairTokenizer, WordTokenizer
@@ -347,18 +348,16 @@ def test_nothing_is_downloaded_unless_allowed(folder):
 
 @pytest.fixture(scope="module")
 def french() -> list[tuple[str, str]]:
-    """Return the real pairs, downloaded once."""
-    try:
-        path = downloads.fetched(pairs.FRENCH_PACKAGE)
-    except FileNotFoundError as error:
-        pytest.skip(f"the French sentences can't be had: {error}")
-    return pairs._pairs(pairs._french_member(path).decode("utf-8"), path.name)
-
-
-def test_the_package_has_the_real_sentences(french):
-    content = pairs._french_member(pairs.FRENCH_PACKAGE.path)
+    """Return the real pairs."""
+    skip_without("french")
+    path = downloads.fetched(pairs.FRENCH_SENTENCES, pairs.FRENCH_PACKAGE)
+    content = path.read_bytes() if path.name == pairs.FRENCH_SENTENCES.name else pairs._french_member(path)
     assert len(content) == pairs.FRENCH_SENTENCES.size
     assert hashlib.sha256(content).hexdigest() == pairs.FRENCH_SENTENCES.sha256
+    return pairs._pairs(content.decode("utf-8"), path.name)
+
+
+def test_the_real_sentences_begin_with_the_shortest(french):
     assert french[:2] == [("Go.", "Va !"), ("Hi.", "Salut !")]
 
 

@@ -142,6 +142,12 @@ def test_make_lab_opens_the_first_lesson():
     assert "/lab/tree/notebooks/01_self_attention.ipynb" in _make("-n", "lab")
 
 
+def test_make_fetches_the_texts_that_are_read_first():
+    assert "transformer_lm/downloads.py" in _make("-n", "lab")
+    assert "tests/needed_data.py" in _make("-n", "test")
+    assert "tests/needed_data.py" in _make("-n", "data")
+
+
 def test_make_alone_lists_every_command():
     phony = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
     listed = re.findall(r"^make ([\w-]+) +\S", _make(), re.MULTILINE)
@@ -172,6 +178,14 @@ def _write(script: Path, text: str) -> Path:
 
 def test_a_finished_set_up_is_left_alone(checkout):
     assert "pip" not in _make("-n", "lab", folder=checkout)
+
+
+def test_a_text_that_can_not_be_fetched_keeps_nobody_from_the_lessons(checkout):
+    _write(
+        checkout / ".venv" / "bin" / "python",
+        '#!/bin/sh\ncase "$*" in *downloads.py*) echo no network; exit 1;; *jupyterlab*) echo lab;; esac\n',
+    )
+    assert _make("lab", folder=checkout) == "no network\nlab\n"
 
 
 def test_a_set_up_cut_short_is_done_again(checkout):

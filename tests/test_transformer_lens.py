@@ -10,21 +10,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from needed_data import TRANSFORMER_LENS, skip_without
 
 from transformer_lm.alphabet import Alphabet
-from transformer_lm.downloads import File, fetched
+from transformer_lm.downloads import fetched
 from transformer_lm.head_scores import HeadSums
 from transformer_lm.patterns import PATTERNS
 from transformer_lm.planted import planted_model, planted_tokenizer
 from transformer_lm.recording import record_attention
 from transformer_lm.repeats import repeated_tokens
 
-PACKAGE = File(
-    name="transformer_lens-4.3.0-py3-none-any.whl",
-    source="pypi:transformer-lens==4.3.0",
-    sha256="fd3aff408b4145a8b4b00cacdc32a25c047c4c4f416de4b7b260abd375ae89db",
-    size=1_577_976,
-)
 DETECTORS, TENSORS = "transformer_lens/head_detector.py", "transformer_lens/utilities/tensors.py"
 THEIRS = {"previous": "previous_token_head", "duplicate": "duplicate_token_head", "induction": "induction_head"}
 N = 40
@@ -34,10 +29,8 @@ TOKENIZER = planted_tokenizer()
 @pytest.fixture(scope="module")
 def lens() -> SimpleNamespace:
     """Return the functions of TransformerLens that make a pattern and compare weights with it."""
-    try:
-        package = zipfile.ZipFile(fetched(PACKAGE))
-    except FileNotFoundError as error:
-        pytest.skip(f"TransformerLens can't be had: {error}")
+    skip_without("transformer-lens")
+    package = zipfile.ZipFile(fetched(TRANSFORMER_LENS))
     wanted = {f"get_{name}_detection_pattern" for name in THEIRS.values()}
     wanted |= {"compute_head_attention_similarity_score", "is_square", "is_lower_triangular"}
     found: dict[str, object] = {"torch": torch, "np": np}

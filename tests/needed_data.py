@@ -1,0 +1,34 @@
+"""What tests read from the data folder. `make data` runs this file and fetches it; without it, a test skips.
+
+No test downloads anything from elsewhere, so a run takes the same time with a network and without one.
+"""
+
+import pytest
+
+from transformer_lm.downloads import CORPORA, File, data_folder, fetch_all, is_here
+
+TRANSFORMER_LENS = File(
+    name="transformer_lens-4.3.0-py3-none-any.whl",
+    source="pypi:transformer-lens==4.3.0",
+    sha256="fd3aff408b4145a8b4b00cacdc32a25c047c4c4f416de4b7b260abd375ae89db",
+    size=1_577_976,
+)
+NEEDED = CORPORA | {
+    "imdb": CORPORA["imdb"][::-1],  # the smaller of two files first
+    "transformer-lens": (TRANSFORMER_LENS,),
+}
+
+
+def skip_without(name: str) -> None:
+    """Skip the test that runs, unless a file of this name's is in the data folder."""
+    if not is_here(*NEEDED[name]):
+        pytest.skip(missing(name))
+
+
+def missing(name: str) -> str:
+    """Return the line that says what is not there, and what to do."""
+    return f"{name} is not in {data_folder()}. Fetch it with `make data`."
+
+
+if __name__ == "__main__":
+    raise SystemExit(1 if fetch_all(NEEDED) else 0)
