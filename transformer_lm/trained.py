@@ -1,6 +1,6 @@
 """Small models that come with the course, trained beforehand: their heads are there to be read.
 
-`bench/heads.py` and `bench/translation.py` train them anew.
+`bench/heads.py` and `bench/translation.py` train them again.
 """
 
 from pathlib import Path
@@ -15,8 +15,9 @@ FOLDER = Path(__file__).parent / "trained"
 def load_trained(name: str) -> tuple[Model, Tokenizer | PairTokenizer]:
     """Return a trained model and its tokenizer, in eval mode.
 
-    "toy" has read sentences of the toy grammar and repeated random text, "shakespeare" and "hebrew" what they say.
-    "lorin" translates into the language of that name: see toy_languages.py.
+    "toy" was trained on sentences of the toy grammar and repeated random text, "shakespeare" on the text of
+    `load_shakespeare`, "hebrew" on the Hebrew Bible of `load_hebrew`. "lorin" translates into the language of that
+    name: see toy_languages.py.
 
     Raises ValueError for another name.
     """
