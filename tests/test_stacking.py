@@ -151,9 +151,19 @@ def test_models_that_would_give_something_else_are_refused(kind):
         Stack(made(make)).train().check(*batch())
 
 
-def test_models_of_different_sizes_are_refused():
+@pytest.mark.parametrize(
+    "models",
+    [
+        [Classifier(nn.Identity(), hidden=4), Classifier(nn.Identity(), hidden=6)],
+        [Classifier(nn.Identity()), Classifier(nn.Linear(HIDDEN, HIDDEN))],
+        [Classifier(nn.Linear(HIDDEN, HIDDEN)), Classifier(nn.Identity())],
+        [Classifier(nn.Identity()), nn.Linear(HIDDEN, HIDDEN)],
+    ],
+    ids=["size", "one-more-layer", "one-layer-less", "class"],
+)
+def test_models_that_are_not_alike_are_refused(models):
     with pytest.raises(NotStackable, match="must have the same layers of the same sizes"):
-        Stack([Classifier(nn.Identity(), hidden=hidden) for hidden in (4, 6)])
+        Stack(models)
 
 
 @pytest.mark.parametrize("number", [0, 1])
