@@ -26,6 +26,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--turn", type=int, default=today, help="whose turn it is; by default it changes every day")
 
 
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say how to repeat this choice on another day."""
+    return f"today's choice of wrong answers and seeds: --turn {config.getoption('turn')}"
+
+
 @pytest.fixture
 def turn(request: pytest.FixtureRequest) -> int:
     """Return whose turn it is."""
