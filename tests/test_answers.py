@@ -171,6 +171,17 @@ raise ValueError(f"<<{peak() - before}>>")
     assert int(reported(outcome(code))) < 100  # of 300 MB
 
 
+def test_an_answer_need_not_hurry_because_its_server_starts_slowly(monkeypatch):
+    monkeypatch.setattr(answers, "EXERCISE_SECONDS", 3)
+    with AnswerServer({}, bool(missing_walls())) as server:
+        start = server.start
+        monkeypatch.setattr(server, "start", lambda: (time.sleep(3), start()))
+        with Answer(server, "kqv", [Cell(0, "x = 1")], False) as answer:
+            answer.keep_running()
+            assert answer.errors == {}
+            assert answer.ask("defines", name="x")[0] == {"defined": True}
+
+
 def test_what_kills_its_process_is_left_out_and_told():
     cells = [
         Cell(0, "x = 1"),
