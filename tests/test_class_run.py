@@ -121,7 +121,7 @@ def test_what_does_not_exist_is_refused_in_one_sentence(graded):
     unknown = python(graded, *RUN, "--students", "nobody", fails=True)
     assert "students must have handed in 01_self_attention, got nobody." in unknown
     assert "Traceback" not in unknown
-    unknown = python(graded, "grading", "run", "07_unknown", fails=True)
+    unknown = python(graded, *("07_unknown" if word == ASSIGNMENT else word for word in RUN), fails=True)
     assert "assignment must be one that was released (01_self_attention), got 07_unknown." in unknown
 
 
