@@ -540,7 +540,7 @@ def test_a_package_that_pip_does_not_find_leaves_nothing_and_the_error_says_what
 
 def test_without_pip_the_error_says_so(index, tmp_path, monkeypatch):
     bare = tmp_path / "python"
-    bare.write_text(f"#!/bin/sh\nexec {sys.executable} -I -S -m pip\n")  # as one without any packages
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S -m pip\n')  # as one without any packages
     bare.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(bare))
     with pytest.raises(FileNotFoundError, match=r"failed: .*No module named pip"):
