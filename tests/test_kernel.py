@@ -121,7 +121,16 @@ DEATHS = {
                 pass
     """,
     "huge": "display({'text/plain': 'x' * 20_000_000}, raw=True)",
-    "flood": "get_ipython().kernel.iopub_thread.socket.send_multipart([bytes(10**7)] * 200, copy=False)",
+    # It goes on, because a busy machine may take seconds to fill the memory that ends it.
+    "flood": """
+        import time
+        get_ipython().kernel.iopub_thread.socket.send_multipart([bytes(10**7)] * 200, copy=False)
+        while True:
+            try:
+                time.sleep(60)
+            except KeyboardInterrupt:
+                pass
+    """,
     "last": "print(value + 2)",
     "one too many": "os._exit(0)",
     "never": "print(value + 3)",
@@ -229,7 +238,7 @@ def mishaps():
 def deaths():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "MEMORY_FOR_MESSAGES", 100 * 2**20)
-        return execute(DEATHS, timeout=2, iopub_timeout=5)
+        return execute(DEATHS, timeout=2, iopub_timeout=1)
 
 
 def test_a_notebook_finds_the_files_of_its_course_and_no_others(inside):
