@@ -35,9 +35,12 @@ lab: .venv/ready data  ## set up, open the course in JupyterLab (LAB_ARGS="--por
 		--LabApp.default_url=/lab/tree/notebooks/01_self_attention.ipynb \
 		--log-level=ERROR --LabApp.log_level=ERROR $(ENCRYPTED) $(LAB_ARGS)
 
-# Two processes of one thread each, for two cores: threads that spin while they wait cost more than they bring. Files
-# are taken in order: by their number of tests, long files of few tests would come last, and one process would wait.
-TESTS = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(RUN) pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20
+# One process more than cores, because tests wait now and then; one thread each, because threads that spin while they
+# wait cost more than they bring. Files are taken in order: by their number of tests, long files of few tests would come
+# last, and one process would wait for another.
+CORES = $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+TESTS = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive $(RUN) pytest -n $$(($(CORES) + 1)) --maxprocesses 9 \
+	--dist loadfile --no-loadscope-reorder --durations=20
 test: .venv/ready programs data  ## set up, run every test that repeats nothing (PYTEST_ARGS="-k attention")
 	@$(TESTS) $(PYTEST_ARGS)
 

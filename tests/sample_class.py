@@ -14,9 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
+from nbgrader.apps import NbGraderAPI
 
+from grading.class_run import ClassRun
 from grading.demo import ASSIGNMENT, Change, edited, solved_notebook, write_class, write_submission
-from grading.gradebook import gradebook_of
+from grading.gradebook import gradebook_of, nbgrader_of
 from grading.sandbox import missing_walls
 
 ROOT = Path(__file__).parents[1]
@@ -130,7 +132,7 @@ def changed(*edits: tuple[str, str, str]) -> Change:
 def graded_course(
     folder: Path, assignment: str, changes: dict[str, Change], before: Callable[[Path], None] = lambda course: None
 ) -> Path:
-    """Make a course whose students hand in the solved notebook, each with a change, and one a blank; grade it.
+    """Make a course whose students hand in the solved notebook, each with a change, and one a blank; grade it here.
 
     `before` is called with the course folder before grading, to put other files into the submissions.
     """
@@ -142,15 +144,19 @@ def graded_course(
     released = (course / "release" / assignment / f"{assignment}.ipynb").read_text()
     write_submission(course, "blank", released, assignment=assignment)
     before(course)
-    python(course, "grading", "run", assignment, *(["--reduced-isolation"] if REDUCED else []))
-    python(course, "nbgrader", "generate_feedback", assignment)
+    run = ClassRun(course, assignment, reduced=REDUCED)
+    assert sorted(run.grade(run.to_do(), workers=1)) == run.students  # another worker would need seconds to start
     return course
 
 
 def feedback(course: Path, student: str, assignment: str) -> str:
-    """Return the words of a student's feedback page."""
-    page = (course / "feedback" / student / assignment / f"{assignment}.html").read_text()
-    return " ".join(html.unescape(re.sub(r"<[^>]*>", "", page)).split())
+    """Return the words of a student's feedback page, which is made when it is first asked for."""
+    page = course / "feedback" / student / assignment / f"{assignment}.html"
+    if not page.exists():
+        app = nbgrader_of(course)
+        api = NbGraderAPI(config=app.config, coursedir=app.coursedir)
+        assert api.generate_feedback(assignment, student)["success"]
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", "", page.read_text())).split())
 
 
 def gradebook(course: Path, assignment: str = ASSIGNMENT) -> dict[str, dict]:

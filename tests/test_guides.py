@@ -33,6 +33,7 @@ RUN_ELSEWHERE = {
     "make site": "tests/test_site.py",
     "make help": "tests/test_setup.py",
     "make test": ".ci/run",
+    "make test-all": ".ci/run",
     ".ci/run": ".ci/run",
     "nbgrader autograde 01_self_attention": "tests/test_pipeline.py",
     "nbgrader export": "tests/test_pipeline.py",

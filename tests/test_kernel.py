@@ -231,14 +231,14 @@ def inside(course, temporary):
 
 @pytest.fixture(scope="module")
 def mishaps():
-    return execute(MISHAPS, timeout=2)
+    return execute(MISHAPS, timeout=8)
 
 
 @pytest.fixture(scope="module")
 def deaths():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "MEMORY_FOR_MESSAGES", 100 * 2**20)
-        return execute(DEATHS, timeout=2, iopub_timeout=1)
+        return execute(DEATHS, timeout=8, iopub_timeout=1)
 
 
 def test_a_notebook_finds_the_files_of_its_course_and_no_others(inside):
@@ -313,7 +313,7 @@ def test_the_beginning_of_a_long_text_is_kept(mishaps):
     [
         ("killed", "ends its own Python process: leave out exit(), quit() and os._exit()"),
         ("exit", "ends its own Python process: leave out exit(), quit() and os._exit()"),
-        ("stubborn", "runs for more than 2 seconds and can't be interrupted"),
+        ("stubborn", "runs for more than 8 seconds and can't be interrupted"),
         ("huge", "ended, but its output did not arrive, as happens with more than 16 MB at once"),
         ("flood", "sends more than the grader's memory can hold"),
     ],

