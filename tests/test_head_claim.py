@@ -87,7 +87,7 @@ def failing_parts(claim, seed: int) -> list[str]:
 # --- honest claims ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", first_of(range(8, 16), 2))
+@pytest.mark.parametrize("seed", first_of(range(8, 16), 1))
 def test_honest_claims_hold_on_text_that_nobody_has_seen(seed, validation):
     text = random_slices(validation, SLICES, N + 1, torch.Generator().manual_seed(100 + seed))
     failing = {head: failing_parts(claim, seed) for head, claim in honest_claims(text, seed).items()}
@@ -169,7 +169,8 @@ def test_what_is_expected_of_a_change_is_the_same_whatever_is_measured():
     assert len(expected) == 1
 
 
-@pytest.mark.parametrize("seed", first_of(range(50, 53), 1))
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(50, 53))
 @pytest.mark.parametrize("wrong", RECORD.misbehaving, ids=lambda wrong: wrong.name)
 def test_a_wrong_claim_fails_its_parts_on_every_text(wrong, seed):
     assert failing_parts(RECORD.answer(wrong.source), seed) == [part for part in EVERYTHING if part in wrong.fails]
