@@ -12,7 +12,8 @@ from repetition import first_of
 from grading import answers
 from grading.answers import Cell
 from grading.exercises import records, topics, value_records
-from grading.judge import _unknown_sizes, judge, tolerances
+from grading.inside.messages import NUMBERS
+from grading.judge import LONGEST, _unknown_sizes, judge, tolerances
 from grading.record import SETUP
 from grading.sandbox import missing_walls
 from grading.workers import answer_server
@@ -70,6 +71,14 @@ def distance(mine, other):
     if mine.shape != other.shape or np.isnan(mine).any():
         return np.inf
     return np.abs(mine - other).max()
+
+
+@EXERCISES
+def test_no_right_output_is_too_large_to_be_sent_whatever_sizes_are_drawn(record):
+    """A right answer to attention-maps once got no points for three draws in a hundred."""
+    lengths = dict.fromkeys((name for name in record.other_length if name != "b"), LONGEST)
+    case = record.draw(random.Random(1), dict.fromkeys(record.first_sizes, 12) | lengths)
+    assert max(output.size for output in record.reference(case).values()) <= NUMBERS
 
 
 @EXERCISES

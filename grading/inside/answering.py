@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from forbid import forbid_ready_made_attention
 from IPython.core.interactiveshell import InteractiveShell
-from messages import receive, send
+from messages import NUMBERS, receive, send
 from torch import Tensor, nn
 from traitlets.config import Config
 
@@ -24,7 +24,6 @@ from transformer_lm.shapes import ShapeError
 
 NOT_THEIRS.add(Path(__file__).resolve().parent)  # no line of this folder is a student's
 TEXT = 2000  # characters of a text about an answer
-NUMBERS = 10**6  # in one output
 ERRORS = {error.__name__: error for error in (IndexError, ShapeError, TypeError, ValueError)}
 
 

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 LIMIT = 64 * 2**20  # bytes of the arrays
+NUMBERS = 3 * 10**6  # in one output of an answer: no right one has more, whatever sizes are drawn
 TEXT_LIMIT = 4 * 2**20  # bytes of the table, which may take thirty times as many in memory
 
 _SIZES = struct.Struct("!II")  # of the table, of the arrays
