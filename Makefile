@@ -45,7 +45,7 @@ test: .venv/ready programs data  ## set up, run every test that repeats nothing 
 	@$(TESTS) $(PYTEST_ARGS)
 
 test-all: test  ## then also those that repeat for certainty: all wrong answers, more kills, more examples
-	@$(TESTS) -m thorough $(PYTEST_ARGS)
+	@$(TESTS) -m thorough --dist worksteal $(PYTEST_ARGS)
 
 # A lab needs the text of the lessons only. A corpus that can't be fetched is named, and keeps nobody from the rest.
 FETCH = tests/needed_data.py
