@@ -1,4 +1,4 @@
-"""What holds for lessons: one whose text has not been fetched skips. Tests have a conftest.py of their own."""
+"""What holds for lessons: one whose text has not been fetched skips. tests/conftest.py is for tests."""
 
 import os
 import re
