@@ -6,11 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 
 import numpy as np
@@ -37,6 +38,10 @@ class AnswerEnded(Exception):
     """The answer's process is gone, or had to be stopped: the text says how, to the student."""
 
 
+class ServerLost(RuntimeError):
+    """The answer server can't start or is gone: a fault of the machine, never of the student's code."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """A code cell of a submission, by its place in the notebook; `given` are the names that exercises ask for."""
@@ -59,6 +64,7 @@ class AnswerServer:
             raise sandbox.IsolationIncomplete(self.missing)
         self._hidden = hidden
         self._process: subprocess.Popen | None = None
+        self._kept = ExitStack()  # folder and log, until the process ends
 
     def __enter__(self) -> "AnswerServer":
         return self
@@ -67,28 +73,33 @@ class AnswerServer:
         self.stop()
 
     def start(self) -> None:
-        """Start the process and wait until torch is loaded."""
-        self._folder = tempfile.TemporaryDirectory(prefix="answers-")
-        folder = Path(self._folder.name)
+        """Start the process and wait until torch is loaded. Raises ServerLost if that fails."""
+        try:
+            self._start()
+        except (OSError, MemoryError) as error:
+            self.stop()
+            raise ServerLost(f"the answer process must start, got: {error}") from error
+
+    def _start(self) -> None:
+        folder = Path(self._kept.enter_context(TemporaryDirectory(prefix="answers-", ignore_cleanup_errors=True)))
         folder.chmod(0o755)
         edition = write_student_edition(folder / "edition", self._hidden).parent
-        self._log = (folder / "log").open("w+")
+        log = self._kept.enter_context((folder / "log").open("w+"))
         self._control, theirs = socket.socketpair()
         self._control.settimeout(START_SECONDS)
         with theirs:
             self._process = subprocess.Popen(
                 self._command(edition),
                 stdin=theirs,
-                stdout=self._log,
-                stderr=self._log,
+                stdout=log,
+                stderr=log,
                 cwd=folder,
                 env=os.environ | sandbox.environment(scratch=folder),
             )
         if self._received(1) != b"r":
-            self._log.seek(0)
-            reason = self._log.read().strip().splitlines() or ["no reason given"]
-            self.stop()
-            raise RuntimeError(f"the answer process must start, got: {reason[-1]}")
+            log.seek(0)
+            reason = log.read().strip().splitlines() or ["no reason given"]
+            raise OSError(reason[-1])
 
     def _command(self, edition: Path) -> list[str]:
         script = "import runpy, sys; sys.path[:0] = sys.argv[1:3]; runpy.run_module('server', run_name='__main__')"
@@ -114,28 +125,44 @@ class AnswerServer:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-            self._log.close()
-            self._folder.cleanup()
             self._process = None
+        self._kept.close()
 
     def keep_running(self) -> None:
-        """Start the process, unless it runs."""
+        """Start the process, unless it runs. Raises ServerLost if that fails."""
         if self._process is None or self._process.poll() is not None:
             self.stop()
             self.start()
 
     def fork(self) -> socket.socket:
-        """Return a connection to a new answer."""
+        """Return a connection to a new answer. Raises ServerLost if the process is gone."""
         self.keep_running()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._control, [b"f"], [theirs.fileno()])
+        try:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                socket.send_fds(self._control, [b"f"], [theirs.fileno()])
+        except OSError as error:
+            raise self._lost() from error
         return ours
 
     def kill(self) -> int:
-        """Kill the running answer with all it has started; return how it ended, as `os.waitpid` does."""
-        self._control.sendall(b"k")
-        return int.from_bytes(self._received(4), "big")
+        """Kill the running answer with all it has started; return how it ended, as `os.waitpid` does.
+
+        Raises ServerLost if the process is gone.
+        """
+        try:
+            self._control.sendall(b"k")
+        except OSError as error:
+            raise self._lost() from error
+        status = self._received(4)
+        if len(status) < 4:
+            raise self._lost()
+        return int.from_bytes(status, "big")
+
+    def _lost(self) -> ServerLost:
+        """Stop what is left of the process, so that the next answer gets a new one, and return the error to raise."""
+        self.stop()
+        return ServerLost("the answer process must keep running, but it is gone. Was it killed, or is memory short?")
 
 
 class Answer:
@@ -239,7 +266,7 @@ class Answer:
             self._told("ready", True)
         except AnswerEnded as ended:
             if running is None:
-                raise RuntimeError(f"an answer must start, but it {ended}.") from ended
+                raise ServerLost(f"an answer must start, but it {ended}.") from ended
             self._left_out[running] = str(ended)
 
     def _told(self, what: str, value: object) -> dict:

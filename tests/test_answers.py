@@ -1,5 +1,6 @@
 """The answer process: what it can't do, what it can't leave behind, and what it may send."""
 
+import errno
 import json
 import os
 import socket
@@ -9,12 +10,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grading import answers
-from grading.answers import Answer, AnswerEnded, AnswerServer, Cell
+from grading.answers import Answer, AnswerEnded, AnswerServer, Cell, ServerLost
 from grading.exercises import hidden_from, records
 from grading.inside import messages
 from grading.sandbox import IsolationIncomplete, missing_walls
@@ -363,6 +365,61 @@ def test_the_server_says_why_it_does_not_start(monkeypatch):
     monkeypatch.setattr(answers, "INSIDE", ROOT / "docs")
     with (
         AnswerServer(hidden_from(TOPIC), reduced=True) as server,
-        pytest.raises(RuntimeError, match="No module named server"),
+        pytest.raises(ServerLost, match="No module named server"),
     ):
         server.fork()
+
+
+def server_process(server: AnswerServer) -> psutil.Process:
+    """Return the process that forks answers: the last in the line that the judge has started."""
+    started = psutil.Process(server._process.pid)
+    return next(process for process in [*reversed(started.children(recursive=True)), started] if process.cmdline())
+
+
+def test_a_server_that_is_killed_is_no_students_fault():
+    """The next answer gets a new server."""
+    with AnswerServer({}, bool(missing_walls())) as server:
+        server.start()
+        process = server_process(server)
+        with Answer(server, "kqv", [Cell(0, "x = 1")], False) as answer:
+            answer.keep_running()
+            process.kill()
+            with pytest.raises(ServerLost, match="must keep running"):
+                answer.ask("defines", name="x")
+        with Answer(server, "kqv", [Cell(0, "x = 1")], False) as answer:
+            answer.keep_running()
+            assert answer.ask("defines", name="x")[0] == {"defined": True}
+
+
+def test_an_answer_that_the_system_kills_is_not_the_servers_fault():
+    with AnswerServer({}, bool(missing_walls())) as server:
+        server.start()
+        process = server_process(server)
+        with Answer(server, "kqv", [Cell(0, "x = 1")], False) as answer:
+            answer.keep_running()
+            process.children(recursive=True)[-1].kill()
+            with pytest.raises(AnswerEnded, match="was stopped by the system"):
+                answer.ask("defines", name="x")
+
+
+def test_a_full_disk_is_no_students_fault(monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(answers, "write_student_edition", full)
+    with AnswerServer({}, bool(missing_walls())) as server, pytest.raises(ServerLost, match="No space left"):
+        server.fork()
+
+
+def test_an_answer_that_can_not_be_forked_is_no_students_fault(monkeypatch):
+    with AnswerServer({}, bool(missing_walls())) as server:
+        fork = server.fork
+
+        def hang_up() -> socket.socket:
+            connection = fork()
+            connection.shutdown(socket.SHUT_RDWR)
+            return connection
+
+        monkeypatch.setattr(server, "fork", hang_up)
+        with Answer(server, "kqv", [Cell(0, "x = 1")], False) as answer, pytest.raises(ServerLost, match="must start"):
+            answer.keep_running()
