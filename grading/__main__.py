@@ -85,6 +85,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from grading.class_run import ClassRun
     from grading.cluster import ClusterUnusable
+    from grading.faults import MachineFault
     from grading.gradebook import GradebookLost
     from grading.late import renew_penalties_of_course
 
@@ -99,7 +100,7 @@ def _run(arguments: argparse.Namespace) -> int:
         sys.exit(str(error))
     try:
         return _grade(run, arguments)
-    except (ClusterUnusable, GradebookLost) as error:
+    except (ClusterUnusable, GradebookLost, MachineFault) as error:
         sys.exit(f"{error} What is done is kept; the same command does the rest.")
 
 
@@ -120,7 +121,11 @@ def _grade(run: "ClassRun", arguments: argparse.Namespace) -> int:
         print(sentence)
     run.write_csv(arguments.csv)
     print(f"Grades: {arguments.csv}. Feedback: nbgrader generate_feedback {arguments.assignment}")
-    return 0
+    for student, reason in run.left.items():
+        print(f"Not graded: {student}: {reason}")
+    if run.left:
+        print(f"{len(run.left)} of {len(to_do)} could not be graded; the same command tries them again.")
+    return 1 if run.left else 0
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:

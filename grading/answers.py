@@ -17,6 +17,7 @@ from types import TracebackType
 import numpy as np
 
 from grading import sandbox
+from grading.faults import ServerLost
 from grading.inside.messages import Disconnected, MalformedMessage, receive, send
 from grading.student_edition import write_student_edition
 from transformer_lm.checks.source import defined_names, used_names
@@ -36,10 +37,6 @@ TEXT = 2000  # characters of a text that an answer tells
 
 class AnswerEnded(Exception):
     """The answer's process is gone, or had to be stopped: the text says how, to the student."""
-
-
-class ServerLost(RuntimeError):
-    """The answer server can't start or is gone: a fault of the machine, never of the student's code."""
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,19 @@ For each student who is done, a small file says for which submission. It is writ
 does over whatever has none, and leaves the others alone.
 """
 
+import faulthandler
 import functools
 import glob
 import hashlib
 import json
-import re
+import logging
+import os
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -23,11 +26,14 @@ from nbgrader.api import Gradebook, SubmittedAssignment
 from nbgrader.apps import NbGraderAPI
 from nbgrader.apps.baseapp import NbGrader
 from nbgrader.converters import Autograde
-from nbgrader.utils import parse_utc, setenv
+from nbgrader.utils import setenv
 
+from grading.answers import Answer, AnswerEnded, Cell
 from grading.cluster import on_cluster
 from grading.export import grade_rows, write_csv
+from grading.faults import ANY_REMEDY, NEEDED, MachineFault, ServerLost, is_machines, machine_fault
 from grading.gradebook import add_indexes, kept_open, lost, nbgrader_of, opened
+from grading.handed_in import HandedIn, handed_in, listed
 from grading.pipeline import (
     Ready,
     Rerun,
@@ -40,20 +46,24 @@ from grading.pipeline import (
 from grading.repair import UnreadableSubmission, read_submission, repair
 from grading.sandbox import IsolationIncomplete
 from grading.submission import judged, read_released, records_of
-from grading.workers import answer_server, side_by_side
+from grading.workers import WorkersLost, answer_server, side_by_side
+
+SUBMISSION_SECONDS = 300  # beside the time that nbgrader's settings allow for executing a notebook again
 
 
 @dataclass(frozen=True)
 class Job:
     """A submission to grade, as it was when its `digest` was taken: each of its notebooks, with the released one.
 
-    `locked` has the cells of each notebook, by their names, that nobody may change. Workers have no gradebook to ask.
+    There are none if a `problem` keeps it from being graded. `locked` has the cells of each notebook, by their names,
+    that nobody may change. Workers have no gradebook to ask.
     """
 
     root: Path
     assignment: str
     student: str
     digest: str
+    problem: str
     notebooks: dict[Path, Path]
     locked: dict[str, dict[str, str]]
     reduced: bool
@@ -62,7 +72,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Judged:
-    """What a worker found out about a submission; `notes` are for a person to read."""
+    """What a worker found out about a submission; `notes` are for a person to read.
+
+    One that has `failed` is tried again at the next run.
+    """
 
     ready: dict[Path, Ready] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -84,6 +97,8 @@ class Row:
 class ClassRun:
     """One assignment of the course in a folder, to be graded for some students, or for all who have handed in.
 
+    `left` tells, after a run, why some are still to do.
+
     Raises ValueError if the assignment has not been released, or if one of the students has handed in nothing, and
     GradebookLost whenever the gradebook can't be reached.
     """
@@ -102,11 +117,12 @@ class ClassRun:
             self._locked = {notebook.name: locked_sources(notebook) for notebook in known[assignment]}
             add_indexes(gradebook)
         self._api = NbGraderAPI(config=app.config, coursedir=self._course)
-        handed_in = sorted(self._api.get_submitted_students(assignment))
-        missing = sorted(set(students or ()) - set(handed_in))
+        submitted = sorted(self._api.get_submitted_students(assignment))
+        missing = sorted(set(students or ()) - set(submitted))
         if missing:
             raise ValueError(f"students must have handed in {assignment}, got {', '.join(missing)}.")
-        self.students = [student for student in handed_in if not students or student in set(students)]
+        self.students = [student for student in submitted if not students or student in set(students)]
+        self.left: dict[str, str] = {}
 
     def _gradebook(self) -> AbstractContextManager[Gradebook]:
         return opened(self._course)
@@ -145,96 +161,155 @@ class ClassRun:
 
     def _is_done(self, student: str) -> bool:
         done = self._done(student)
-        graded = self._autograded(student).is_dir()
-        return done.get("digest") == self._digest(student) and done["graded"] == graded
+        graded = self._autograded(student).is_dir() and not self._aside(student).is_dir()
+        return bool(done) and done["graded"] == graded and done["digest"] == self._digest(self._handed_in(student))
 
-    def _digest(self, student: str) -> str:
+    def _handed_in(self, student: str) -> HandedIn | None:
+        return handed_in(self._submission(student))
+
+    def _digest(self, found: HandedIn | None) -> str:
         """Return a fingerprint of what a grade depends on: the files handed in, and the release."""
-        handed_in = [path for path in sorted(self._submission(student).rglob("*")) if path.is_file()]
-        released = [released_path(self._course, self.assignment, notebook) for notebook in self._locked]
-        digest = hashlib.sha256()
-        for path in handed_in + released:
-            digest.update(f"{path.name} {path.stat().st_size} ".encode())
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest = hashlib.sha256(found.digest.encode() if found else b"gone")
+        for notebook in self._locked:
+            digest.update(released_path(self._course, self.assignment, notebook).read_bytes())
         return digest.hexdigest()
 
     # Grading.
 
     def grade(self, students: list[str], workers: int | None = None, cluster: str | None = None) -> Iterator[str]:
-        """Grade these students, here or on the cluster at an address; yield each one's name when the grades are saved.
+        """Grade these students, here or on the cluster at an address; yield each one's name when that is done.
 
-        Raises ClusterUnusable if the cluster can't be used. What is done until then is kept.
+        What could not be graded is in `left`. Raises ClusterUnusable if the cluster can't be used, and MachineFault if
+        the machine can't go on. What is done until then is kept.
         """
+        self.left.clear()
         jobs, done = map(self._job, students), self._done_file("").parent
-        if cluster:
-            found = on_cluster(judge_submission, jobs, cluster, shared=done, given_up=_without_a_worker)
-        else:
-            found = side_by_side(judge_submission, jobs, workers)
-        # The workers of this machine are forked before the gradebook is first used, and inherit no connection to it.
-        with _patient() as asked, kept_open(self._course.db_url) as failures, closing(found):
-            for job, result in found:
-                self._save(job, result, failures)
-                yield job.student
-                if asked:
-                    raise KeyboardInterrupt
-
-    def _links(self, student: str) -> list[str]:
-        """Return what in a submission leads elsewhere, such as to the solution or to another student's work."""
-        folder = self._submission(student)
-        return [path.name for path in (folder.parent, folder, *sorted(folder.rglob("*"))) if path.is_symlink()]
+        # The first workers of this machine are forked before the gradebook is used, and inherit no connection to it.
+        with _patient() as asked, kept_open(self._course.db_url) as failures:
+            if cluster:
+                found = on_cluster(judge_submission, jobs, cluster, done, _without_a_worker, asked.__len__)
+            else:
+                found = side_by_side(judge_submission, jobs, workers, _given_up, asked.__len__)
+            try:
+                with closing(found):
+                    for job, result in found:
+                        self._save(job, result, failures, asked)
+                        yield job.student
+                        if asked:
+                            raise KeyboardInterrupt
+            except WorkersLost as error:
+                raise MachineFault(f"{NEEDED}, but {error}. {ANY_REMEDY}") from error
+            except (OSError, MemoryError) as error:
+                raise machine_fault(error, "the next student") from error
 
     def _job(self, student: str) -> Job:
-        notebooks = {}
-        for name in self._locked:
-            path = self._submission(student) / f"{name}.ipynb"
-            if path.is_file() and not self._links(student) and not _is_pattern(student):
-                notebooks[path] = released_path(self._course, self.assignment, name)
-        digest = self._digest(student)
-        return Job(self.root, self.assignment, student, digest, notebooks, self._locked, self.reduced, self.rerun)
+        found = self._handed_in(student)
+        problem = _unusable(student) or ("Its folder is gone." if found is None else found.problem)
+        here = {name: self._submission(student) / f"{name}.ipynb" for name in self._locked}
+        notebooks = {
+            path: released_path(self._course, self.assignment, name)
+            for name, path in here.items()
+            if not problem and path.name in found.names
+        }
+        if not problem and not notebooks:
+            there = listed(found.names) or "nothing"
+            problem = f"There is no {next(iter(self._locked))}.ipynb, but {there}. Rename it, and run again."
+        digest = self._digest(found)
+        given = notebooks, self._locked, self.reduced, self.rerun
+        return Job(self.root, self.assignment, student, digest, problem, *given)
 
-    def _save(self, job: Job, found: Judged, failures: list[object]) -> None:
+    def _save(self, job: Job, found: Judged, failures: list[object], asked: list) -> None:
         """Let nbgrader write gradebook and graded notebook, then note that this submission is done.
 
-        Raises GradebookLost if one of the `failures` of the gradebook was the reason that it could not.
+        What was graded before stays if it is still what is handed in, or if this fails. Raises GradebookLost if one of
+        the `failures` of the gradebook was the reason, and MachineFault if the machine was.
         """
-        notes, folder = [*found.notes, *self._odd_time(job.student)], self._autograded(job.student)
-        if found.failed or not job.notebooks:
-            shutil.rmtree(folder, ignore_errors=True)  # what was graded before is no longer what is handed in
-            notes += [] if found.failed else [self._what_is_missing(job.student)]
-        else:
+        student, notes, failed = job.student, [*found.notes], found.failed
+        if self._has_changed(job) or not _can_be_saved(student):
+            self.left[student] = job.problem or "It was changed while the run went on."
+            return
+        if failed:
+            self.left[student] = " ".join(notes)
+            if self._done(student).get("digest") == job.digest:
+                return
+        with self._earlier_kept(student):
+            if job.problem or failed:
+                notes += [job.problem] if job.problem else []
+            else:
+                error = self._graded_by_nbgrader(job, found, failures, asked)
+                if error:
+                    notes.append(f"nbgrader could not grade it: {error}")
+                    failed, self.left[student] = True, notes[-1]
+                elif self._has_changed(job):
+                    failed, self.left[student] = True, "It was changed while the run went on."
+            graded = self._autograded(student).is_dir()
+            if not graded:
+                self._save_zeros(student)
+            self._note_done(student, {"digest": "" if failed else job.digest, "notes": notes, "graded": graded})
+
+    def _has_changed(self, job: Job) -> bool:
+        """Tell whether a submission is no longer what it was when its job was made."""
+        return self._digest(self._handed_in(job.student)) != job.digest
+
+    def _graded_by_nbgrader(self, job: Job, found: Judged, failures: list[object], asked: list) -> str:
+        """Let nbgrader save what a worker has found out; return why it could not, in words."""
+        for attempt in (1, 2):
+            errors = _Errors()
+            self._api.log.addHandler(errors)
             ready.update(found.ready)
-            outcome = self._api.autograde(self.assignment, job.student)
-            ready.clear()
+            try:
+                outcome = self._api.autograde(self.assignment, job.student)
+            finally:
+                ready.clear()
+                self._api.log.removeHandler(errors)
+            if len(asked) > 1:  # which nbgrader takes for an error of the submission
+                raise KeyboardInterrupt
             if failures:
                 raise lost(self._course.db_url, failures[-1])
-            notes += [] if outcome["success"] else [f"nbgrader could not grade it: {_reason(outcome)}"]
-        graded = folder.is_dir()
-        if not graded:
-            self._save_zeros(job.student)
-        done = self._done_file(job.student)
-        done.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = done.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps({"digest": job.digest, "notes": notes, "graded": graded}))
-        unfinished.replace(done)
+            if outcome["success"]:
+                return ""
+            machines = [error for error in errors.seen if is_machines(error, self._submission(job.student))]
+            if not machines:
+                reason = errors.seen[-1] if errors.seen else outcome["error"].strip().splitlines()[-1]
+                return " ".join(f"{type(reason).__name__}: {reason}".split())[:500]
+            if attempt == 2:
+                raise machine_fault(machines[-1], job.student)
+        raise AssertionError
 
-    def _what_is_missing(self, student: str) -> str:
-        if _is_pattern(student):
-            return "nbgrader takes a name with *, ? or [ for a pattern: rename the folder, and run again."
-        links = self._links(student)
-        if links:
-            return f"It holds links, which lead out of it: {', '.join(links)}."
-        there = ", ".join(sorted(path.name for path in self._submission(student).iterdir())) or "nothing"
-        return f"There is no {next(iter(self._locked))}.ipynb, but {there}. Rename it, and run again."
+    def _aside(self, student: str) -> Path:
+        """Return where what was graded before lies while it is graded anew."""
+        return self._folder(self._course.autograded_directory, ".aside") / student
 
-    def _odd_time(self, student: str) -> list[str]:
-        """Return a note if nbgrader can't read the time of a submission."""
-        path = self._submission(student) / "timestamp.txt"
+    @contextmanager
+    def _earlier_kept(self, student: str) -> Iterator[None]:
+        """Put aside what was graded before; put it back if this fails, or at the next run if this is killed."""
+        folder, aside = self._autograded(student), self._aside(student)
+        self._put_back(student)
+        if folder.is_dir():
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            folder.rename(aside)
         try:
-            parse_utc(path.read_text().strip()) if path.exists() else None
-        except (ValueError, OverflowError):
-            return ["timestamp.txt must hold a time, such as 2030-01-31 12:00:00 UTC: mend it, and run again."]
-        return []
+            yield
+        except BaseException:
+            self._put_back(student)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+        with suppress(OSError):  # as it does while there are others
+            aside.parent.rmdir()
+            aside.parent.parent.rmdir()
+
+    def _put_back(self, student: str) -> None:
+        folder, aside = self._autograded(student), self._aside(student)
+        if aside.is_dir():
+            shutil.rmtree(folder, ignore_errors=True)
+            aside.rename(folder)
+
+    def _note_done(self, student: str, done: dict) -> None:
+        path = self._done_file(student)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(done))
+        unfinished.replace(path)
 
     def _save_zeros(self, student: str) -> None:
         """Save that there is nothing to grade: 0 points, for a person to look at."""
@@ -267,14 +342,37 @@ class ClassRun:
             write_csv(path, grade_rows(gradebook, gradebook.find_assignment(self.assignment)))
 
 
-def _is_pattern(student: str) -> bool:
-    """Tell whether nbgrader would look for other students too, or for none, by this name."""
-    return glob.escape(student) != student
+def _can_be_saved(student: str) -> bool:
+    """Tell whether the gradebook can hold a name."""
+    return student.isprintable()
+
+
+def _unusable(student: str) -> str:
+    """Return in a sentence why nothing can be graded under a name, if so."""
+    if not _can_be_saved(student):
+        return "The name of the folder must be text that can be printed: rename it, and run again."
+    if glob.escape(student) != student:
+        return "nbgrader takes a name with *, ? or [ for a pattern: rename the folder, and run again."
+    return ""
+
+
+class _Errors(logging.Handler):
+    """Keeps the errors that nbgrader catches, logs, and takes for faults of the submission."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[BaseException] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the error that is being handled."""
+        error = sys.exc_info()[1]
+        if error is not None:
+            self.seen.append(error)
 
 
 @contextmanager
 def _patient() -> Iterator[list]:
-    """Let Ctrl-C wait until a submission is saved; give a list that is no longer empty when it was pressed.
+    """Let Ctrl-C wait for a moment that suits; give a list with an entry for each time that it was pressed.
 
     nbgrader would take it for an error of the submission, and where Python cleans up, it would be lost. Pressed again,
     it interrupts at once.
@@ -285,21 +383,15 @@ def _patient() -> Iterator[list]:
         return
 
     def note(*signals: object) -> None:
-        if asked:
-            raise KeyboardInterrupt
         asked.append(True)
+        if len(asked) > 1:
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, note)
     try:
         yield asked
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _reason(outcome: dict) -> str:
-    """Return the error, in one line, that nbgrader has logged."""
-    errors = re.findall(r"^\s*([\w.]+(?:Error|Exception): .*)$", outcome.get("log", ""), re.MULTILINE)
-    return errors[-1] if errors else "it gives no reason"
 
 
 def table(rows: Iterable[Row]) -> str:
@@ -315,19 +407,73 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def judge_submission(job: Job) -> Judged:
-    """Judge a submission, in a worker. Whatever goes wrong with one is noted, and the class goes on."""
+    """Judge a submission, in a worker. Whatever goes wrong with one is noted, and the class goes on.
+
+    What may be the machine's fault is tried once more, with a new answer process. Raises MachineFault if that fails,
+    unless the machine does well with something else. The worker ends if it takes too long.
+    """
+    with _limited_time(job):
+        try:
+            return _judged(job)
+        except IsolationIncomplete:
+            raise
+        except Exception as error:
+            if not is_machines(error, _folder(job)):
+                return _stopped(error)
+        answer_server(job.assignment, job.reduced).stop()
+        try:
+            return _judged(job)
+        except IsolationIncomplete:
+            raise
+        except Exception as error:
+            at_fault = is_machines(error, _folder(job))
+            if not at_fault or (isinstance(error, MemoryError | ServerLost) and _machine_works(job)):
+                return _stopped(error)
+            raise machine_fault(error, job.student) from error
+
+
+@contextmanager
+def _limited_time(job: Job) -> Iterator[None]:
+    """End this process if something takes too long, even where Python itself would not notice."""
+    seconds = SUBMISSION_SECONDS + (_rerun_step(job).notebook_timeout if job.notebooks else 0)
+    with open(os.devnull, "w") as nobody:
+        faulthandler.dump_traceback_later(seconds, exit=True, file=nobody)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+
+def _folder(job: Job) -> Path | None:
+    return next(iter(job.notebooks)).parent if job.notebooks else None
+
+
+def _stopped(error: Exception) -> Judged:
+    note = f"The judge stopped at it, with {type(error).__name__}: {error}. A person must look at it."
+    return Judged(notes=[note[:500]], failed=True)
+
+
+def _machine_works(job: Job) -> bool:
+    """Tell whether the least that an answer can be is judged here."""
     try:
-        return _judged(job)
-    except IsolationIncomplete:
-        raise
-    except Exception as error:
-        note = f"The judge stopped at it, with {type(error).__name__}: {error}. A person must look at it."
-        return Judged(notes=[note[:500]], failed=True)
+        with Answer(answer_server(job.assignment, job.reduced), "", [Cell(0, "x = 1")], False) as answer:
+            answer.keep_running()
+            return answer.ask("defines", name="x")[0] == {"defined": True}
+    except (OSError, MemoryError, ServerLost, AnswerEnded):
+        return False
+
+
+def _given_up(job: Job) -> Judged:
+    """Return what is known of a submission that has ended two workers: nothing. Raises MachineFault if it is not it."""
+    if not _machine_works(job):
+        raise MachineFault(f"{NEEDED}, but workers end, and not even the least of answers runs. {ANY_REMEDY}")
+    return _without_a_worker(job)
 
 
 def _without_a_worker(job: Job) -> Judged:
-    """Return what is known of a submission that has ended one worker of a cluster after the other: nothing."""
-    return Judged(notes=["Each worker that judged it has ended. A person must look at it."], failed=True)
+    """Return what is known of a submission that has ended one worker after the other: nothing."""
+    note = f"Each worker that judged it has ended, or took more than {SUBMISSION_SECONDS} seconds."
+    return Judged(notes=[f"{note} A person must look at it."], failed=True)
 
 
 def _judged(job: Job) -> Judged:
@@ -350,8 +496,7 @@ def _judged(job: Job) -> Judged:
 
 def _executed(job: Job, name: str, notebook: NotebookNode) -> list[tuple[list[NotebookNode], int | None]] | None:
     """Execute a notebook again if there is a reason to; return outputs and numbers of its code cells."""
-    settings = job.root / "nbgrader_config.py"
-    step = _rerun_step(job.root, job.reduced, job.rerun, settings.stat().st_mtime_ns if settings.exists() else 0)
+    step = _rerun_step(job)
     course = step.parent.parent.coursedir
     ids = {"assignment": job.assignment, "student": job.student, "notebook": name}
     given = course.format_path(course.source_directory, ".", job.assignment)
@@ -365,8 +510,14 @@ def _executed(job: Job, name: str, notebook: NotebookNode) -> list[tuple[list[No
     return [(cell.outputs, cell.execution_count) for cell in notebook.cells if cell.cell_type == "code"]
 
 
+def _rerun_step(job: Job) -> Rerun:
+    """Return the step that executes notebooks, with the course's settings as they are now."""
+    settings = job.root / "nbgrader_config.py"
+    return _rerun_step_of(job.root, job.reduced, job.rerun, settings.stat().st_mtime_ns if settings.exists() else 0)
+
+
 @functools.lru_cache(maxsize=4)
-def _rerun_step(root: Path, reduced: bool, rerun: bool, settings_time: int) -> Rerun:
+def _rerun_step_of(root: Path, reduced: bool, rerun: bool, settings_time: int) -> Rerun:
     app = _nbgrader(root, reduced, rerun)
     converter = Autograde(coursedir=app.coursedir, config=app.config)
     return Rerun(parent=SubmissionExporter(parent=converter, config=app.config))

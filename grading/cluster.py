@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from grading.faults import MachineFault
 from grading.sandbox import IsolationIncomplete
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ Result = TypeVar("Result")
 
 PROJECT = Path(__file__).parents[1]
 REACH_SECONDS = 5
-LOOK_SECONDS = 5  # between looks whether there is still a worker
+LOOK_SECONDS = 1  # between looks whether there is still a worker, and whether the run was interrupted
 WORKERLESS_SECONDS = 60
 HOW_TO_START = "dask worker {} --nthreads 1"
 
@@ -56,16 +57,18 @@ def on_cluster(
     address: str,
     shared: Path,
     given_up: Callable[[Task], Result],
+    interrupted: Callable[[], object] = bool,
 ) -> Iterator[tuple[Task, Result]]:
     """Yield each task with its result, as soon as it is there; few tasks wait at a time, however many there are.
 
     A task whose worker ends is done again by another; if it ends one worker after the other, its result is `given_up`
     of it. `shared` is a folder that all workers must see; a file is written there for the time of the run.
 
-    Raises ClusterUnusable if there is no scheduler, no worker, or one that must not take part.
+    Raises ClusterUnusable if there is no scheduler, no worker, or one that must not take part, and KeyboardInterrupt
+    soon after it was `interrupted`.
     """
     with _connected(address) as client, _ticket(shared) as ticket:
-        cluster = _Cluster(client, work, ticket)
+        cluster = _Cluster(client, work, ticket, interrupted)
         doubtful: list[Task] = []
         for task in tasks:
             cluster.submit(task)
@@ -83,8 +86,14 @@ def on_cluster(
 class _Cluster:
     """The tasks that a cluster has been given and whose results have not been taken yet."""
 
-    def __init__(self, client: "Client", work: Callable[[Task], Result], ticket: tuple[Path, str]) -> None:
-        self._client, self._work, self._ticket = client, work, ticket
+    def __init__(
+        self,
+        client: "Client",
+        work: Callable[[Task], Result],
+        ticket: tuple[Path, str],
+        interrupted: Callable[[], object],
+    ) -> None:
+        self._client, self._work, self._ticket, self._interrupted = client, work, ticket, interrupted
         self.waiting: dict[Future, Task] = {}
 
     def size(self) -> int:
@@ -109,7 +118,7 @@ class _Cluster:
                     result = future.result()
             except KilledWorker:
                 lost(task)
-            except (ClusterUnusable, IsolationIncomplete):
+            except (ClusterUnusable, IsolationIncomplete, MachineFault):
                 raise
             except Exception as error:
                 raise ClusterUnusable(
@@ -126,6 +135,8 @@ class _Cluster:
         while True:
             with _scheduler_needed(), suppress(TimeoutError):
                 return wait(list(self.waiting), timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED").done
+            if self._interrupted():
+                raise KeyboardInterrupt
             with _scheduler_needed():
                 if self._client.nthreads():
                     workers_seen = time.monotonic()

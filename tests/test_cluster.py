@@ -74,12 +74,15 @@ def kill_with(job: Job) -> Judged:
 
 def test_a_submission_that_ends_each_worker_is_noted_and_takes_no_other_with_it(classes, workers, monkeypatch):
     here, _ = classes
+    (here / "submitted" / KILLER / ASSIGNMENT / "more.txt").write_text("what was graded before is another submission")
     monkeypatch.setattr(class_run, "judge_submission", kill_with)
     run = ClassRun(here, ASSIGNMENT, [f"student-{number:02}" for number in range(4)], reduced=REDUCED)
     assert sorted(run.grade(run.students, cluster=workers.address)) == run.students
+    assert list(run.left) == [KILLER]
     rows = {row.student: row for row in run.rows()}
     assert "Each worker that judged it has ended" in rows[KILLER].notes
     assert rows[KILLER].needs_a_person
+    assert KILLER in run.to_do()
     assert [rows[student].score for student in run.students] == [0, 5, 9, 5]
 
 
