@@ -38,6 +38,7 @@ from nbgrader.utils import find_all_files
 from traitlets import Bool, Integer, Unicode, default
 
 from grading import sandbox
+from grading.answers import INSIDE
 from grading.exercises import hidden_from, topics
 from grading.inside.confine import FILES, MEMORY
 from grading.student_edition import write_student_edition
@@ -57,6 +58,11 @@ subprocess.run(["cp", "-r", settings["given"] + "/.", "."], check=True)
 for kind, most in settings["limits"].items():
     with contextlib.suppress(ValueError, OSError):  # a lower limit holds already, or the system has none of this kind
         resource.setrlimit(getattr(resource, kind), (most, most))
+if settings["confine"]:
+    sys.path.insert(0, settings["confine"])
+    import confine
+    confine.refuse_system_calls(notebook=True)
+    sys.path.pop(0)
 
 import zmq
 def bind(channel, address, bind=zmq.Socket.bind):
@@ -168,12 +174,14 @@ class SandboxedExecute(Execute):
         course = _edition(assignment if assignment in topics() else min(topics()), os.getpid())
         given, connection = folder / "given", folder / "connection.json"
         readable = {course: Path("/course"), given: Path("/given"), connection: Path("/connection.json")}
+        readable[INSIDE] = Path("/inside")
         limits = {"RLIMIT_AS": MEMORY, "RLIMIT_FSIZE": FILES, "RLIMIT_CORE": 0, "RLIMIT_NPROC": PROCESSES}
         own_count = ["unshare", "--user", "--map-current-user"] if sandbox.ROOT else []  # of processes, for the limit
         if sandbox.missing_walls():
             readable, own_count = {path: path for path in readable}, []
             del limits["RLIMIT_NPROC"]  # outside, all that the user runs would count
         settings = {"sockets": sockets, "given": str(readable[given]), "limits": limits}
+        settings["confine"] = "" if sandbox.missing_walls() else str(readable[INSIDE])
         program = ["env", "-u", "MPLBACKEND", f"PYTHONPATH={readable[course]}"]  # kernels show figures in their own way
         program += [f"NBGRADER_EXECUTION={os.environ.get('NBGRADER_EXECUTION', '')}"]  # some notebooks ask for it
         program += [*own_count, sys.executable, "-c", LAUNCHER, json.dumps(settings), "-f", str(readable[connection])]

@@ -3,7 +3,8 @@
 Each answer gets user, process, network, IPC and mount namespaces of its own. So it sees no other process, can
 signal or trace none, has no network, loses every capability, and its files live in its own memory and vanish with it.
 It may fork, but start no program: a fresh Python would have back what this one has lost. Killing the returned process
-kills whatever it has started.
+kills whatever it has started. A filter refuses the system calls that no answer needs, and with them the keys of the
+user who grades, which no namespace separates.
 """
 
 import ctypes
@@ -12,6 +13,7 @@ import os
 import platform
 import resource
 import signal
+import socket
 import struct
 import sys
 import tempfile
@@ -28,15 +30,42 @@ CPU_SECONDS = 120
 
 # From Linux: <sched.h>, <sys/mount.h>, <sys/prctl.h>, <linux/capability.h>.
 NEW_NAMESPACES = {"user": 0x10000000, "mount": 0x20000, "process": 0x20000000, "network": 0x40000000, "IPC": 0x8000000}
-NO_SETUID, NO_DEVICES = 2, 4
+NEW_NAMESPACE = 0x7E020000  # any of these, a host name or a control group of its own
+READ_ONLY, NO_SETUID, NO_DEVICES = 1, 2, 4
 SET_DUMPABLE, SET_NO_NEW_PRIVILEGES, SET_CHILD_SUBREAPER = 4, 38, 36
 CAPABILITIES_VERSION_3 = 0x20080522
 BIND = 4096
-# From <linux/seccomp.h>, <linux/filter.h>, and for each architecture its number, execve and execveat.
+JOIN_SESSION_KEYRING = 1
+# From <linux/seccomp.h>, <linux/filter.h>, <linux/audit.h>.
 SET_SECCOMP, FILTER = 22, 2
-LOAD, IF_EQUAL, IF_AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
+LOAD, IF_EQUAL, IF_AT_LEAST, IF_ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+CALL, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16  # where a filter finds them
 REFUSE, ALLOW = 0x00050000, 0x7FFF0000
-EXECUTING = {"x86_64": (0xC000003E, 59, 322), "aarch64": (0xC00000B7, 221, 281)}
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+# System calls by their numbers on x86_64 and on aarch64, from <asm/unistd_64.h> and <asm-generic/unistd.h>.
+PROGRAMS = {"execve": (59, 221), "execveat": (322, 281)}
+REFUSED = {
+    # Keys that the user who grades has unlocked.
+    **{"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219)},
+    # Other processes, and the processor of other answers.
+    **{"ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271)},
+    **{"pidfd_getfd": (438, 438), "sched_setaffinity": (203, 122)},
+    # Memory that no limit counts.
+    **{"memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194)},
+    # Namespaces and mounts.
+    **{"unshare": (272, 97), "setns": (308, 268), "chroot": (161, 51), "pivot_root": (155, 41)},
+    **{"mount": (165, 40), "umount2": (166, 39), "open_tree": (428, 428), "move_mount": (429, 429)},
+    **{"fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433)},
+    **{"mount_setattr": (442, 442), "open_tree_attr": (467, 467)},
+    # Wide doors to the system itself.
+    **{"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427)},
+    **{"bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282)},
+    **{"kexec_load": (246, 104), "kexec_file_load": (320, 294)},
+    **{"init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106)},
+}
+SOCKETS = {"socket": (41, 198), "socketpair": (53, 199)}  # refused for all families but these
+NOTEBOOK_FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
+CLONE, CLONE3 = (56, 220), (435, 435)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -56,9 +85,28 @@ def cover(paths: Sequence[Path]) -> None:
     _enter("mount")
     for path in paths:
         if path.is_dir():
-            _mount_empty(path)
+            _mount_empty(path, READ_ONLY)  # else one answer could leave there what the next one reads
         elif path.exists():
             _call("mount", b"/dev/null", bytes(path), None, BIND, None)
+
+
+def leave_keyring() -> None:
+    """Take an empty session keyring in place of the one with the keys of the user who grades."""
+    if sys.platform == "linux" and platform.machine() in ARCHITECTURES:  # of others, `missing_walls` tells
+        _system_call(REFUSED["keyctl"], JOIN_SESSION_KEYRING)
+
+
+def refuse_system_calls(notebook: bool = False) -> None:
+    """Refuse what students' code has no use for: by a filter, for good, and without any privilege.
+
+    With `notebook`, it may start programs, and talk to itself over the network it has, as Jupyter's kernels do.
+    Raises OSError where there is no filter.
+    """
+    leave_keyring()
+    lines = _filter(platform.machine(), notebook)
+    _call("prctl", SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
+    _call("prctl", SET_SECCOMP, FILTER, struct.pack("HxxxxxxP", len(lines), ctypes.addressof(code)), 0, 0)
 
 
 def fork_confined(run: Callable[[], None], strict: bool) -> int | None:
@@ -93,11 +141,11 @@ def kill(pid: int | None) -> int:
 
 
 def missing_walls() -> list[str]:
-    """Return the namespaces and limits that can't be had here, with the system's reason."""
+    """Return the namespaces and limits that can't be had here, with the system's reason; each is built and tried."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        faults = _faults()
+        faults = _faults() or _gaps()
         os.write(writing, "\n".join(faults).encode())
         os._exit(0)
     os.close(writing)
@@ -140,9 +188,9 @@ def _faults() -> list[str]:
         except OSError as error:
             faults.append(f"{name} namespace: {error.strerror}")
     try:
-        _start_no_programs()
+        refuse_system_calls()
     except OSError as error:
-        faults.append(f"a ban on other programs: {error.strerror}")
+        faults.append(f"a filter of system calls: {error.strerror}")
     return faults
 
 
@@ -165,28 +213,64 @@ def _use_own_folders() -> None:
     os.chdir(tempfile.gettempdir())
 
 
-def _mount_empty(folder: Path) -> None:
-    _call("mount", b"tmpfs", bytes(folder), b"tmpfs", NO_SETUID | NO_DEVICES, f"size={FILES}".encode())
+def _mount_empty(folder: Path, flags: int = 0) -> None:
+    _call("mount", b"tmpfs", bytes(folder), b"tmpfs", NO_SETUID | NO_DEVICES | flags, f"size={FILES}".encode())
 
 
-def _start_no_programs() -> None:
-    """Refuse execve and execveat from now on, by a filter of system calls; it needs no privilege."""
-    if platform.machine() not in EXECUTING:
-        raise OSError(errno.ENOSYS, f"not known for {platform.machine()}")
-    _call("prctl", SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    architecture, *calls = EXECUTING[platform.machine()]
-    lines = (  # jumps count the lines to leave out: if equal, if not
-        (LOAD, 0, 0, 4),  # the architecture
-        (IF_EQUAL, 0, 4, architecture),
-        (LOAD, 0, 0, 0),  # the number of the call
-        (IF_EQUAL, 2, 0, calls[0]),
-        (IF_EQUAL, 1, 0, calls[1]),
-        (IF_AT_LEAST, 0, 1, 0x40000000),  # the same calls under other numbers, for programs with short pointers
-        (RETURN, 0, 0, REFUSE | errno.EPERM),
-        (RETURN, 0, 0, ALLOW),
-    )
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
-    _call("prctl", SET_SECCOMP, FILTER, struct.pack("HxxxxxxP", len(lines), ctypes.addressof(code)), 0, 0)
+def _filter(machine: str, notebook: bool) -> list[tuple[int, int, int, int]]:
+    """Return the filter for a kind of machine: operation, lines to leave out if it is so and if not, value."""
+    column = _column(machine)
+    refused = (REFUSED if notebook else REFUSED | PROGRAMS).values()
+    families = NOTEBOOK_FAMILIES if notebook else (socket.AF_UNIX,)
+    refuse, allow = (RETURN, 0, 0, REFUSE | errno.EPERM), (RETURN, 0, 0, ALLOW)
+    lines = [(LOAD, 0, 0, ARCHITECTURE), (IF_EQUAL, 1, 0, ARCHITECTURES[machine]), refuse]
+    # Above are the same calls under other numbers, for programs with short pointers.
+    lines += [(LOAD, 0, 0, CALL), (IF_AT_LEAST, 0, 1, 0x40000000), refuse]
+    for numbers in refused:
+        lines += [(IF_EQUAL, 0, 1, numbers[column]), refuse]
+    # A filter can't read the flags of clone3. Where it does not exist, the C library takes clone.
+    lines += [(IF_EQUAL, 0, 1, CLONE3[column]), (RETURN, 0, 0, REFUSE | errno.ENOSYS)]
+    argument = (LOAD, 0, 0, FIRST_ARGUMENT)
+    lines += [(IF_EQUAL, 0, 4, CLONE[column]), argument, (IF_ANY_BIT, 0, 1, NEW_NAMESPACE), refuse, allow]
+    for numbers in SOCKETS.values():
+        known = [(IF_EQUAL, len(families) - i, 0, family) for i, family in enumerate(families)]
+        lines += [(IF_EQUAL, 0, len(known) + 3, numbers[column]), argument, *known, refuse, allow]
+    return [*lines, allow]
+
+
+def _column(machine: str) -> int:
+    """Return which number of a system call is that of a kind of machine. Raises OSError if none is."""
+    if machine not in ARCHITECTURES:
+        raise OSError(errno.ENOSYS, f"not known for {machine}")
+    return list(ARCHITECTURES).index(machine)
+
+
+def _system_call(numbers: tuple[int, int], *arguments: int) -> int:
+    """Make a system call and return the number of its error, 0 if there is none."""
+    number = numbers[_column(platform.machine())]
+    result = _libc.syscall(*(ctypes.c_long(part) for part in (number, *arguments, *[0] * (6 - len(arguments)))))
+    return ctypes.get_errno() if result == -1 else 0
+
+
+def _gaps() -> list[str]:
+    """Try what the filter should refuse, with arguments that make no sense; return what it lets through."""
+    gaps = [name for name, numbers in (PROGRAMS | REFUSED).items() if _system_call(numbers, -1) != errno.EPERM]
+    if _clones(NEW_NAMESPACES["user"]):
+        gaps.append("clone")
+    for family in ("AF_INET", "AF_NETLINK", "AF_VSOCK"):
+        with suppress(OSError):
+            socket.socket(getattr(socket, family)).close()
+            gaps.append(family)
+    return [f"a filter of system calls: it lets {name} through" for name in gaps]
+
+
+def _clones(flags: int) -> bool:
+    """Return whether a process can be forked with these flags."""
+    caller = os.getpid()
+    error = _system_call(CLONE, flags | signal.SIGCHLD)
+    if os.getpid() != caller:
+        os._exit(0)
+    return error == 0
 
 
 def _limit() -> None:
