@@ -32,6 +32,9 @@ CALLS = 10_000  # of a function that an answer is given
 LONGEST_CELLS = 2 * 2**20  # characters of all cells together, as they are sent
 LONGEST_READ = 10_000  # characters of what is read for its form
 EXERCISE_SECONDS = 60  # for all cells and calls together
+# While an answer waits for a processor that others use, its time stands still: up to so many times the limit.
+PATIENCE = 6
+SHORTEST_WAIT = 0.1  # seconds: as long as asking for them may take, on a busy machine
 TEXT = 2000  # characters of a text that an answer tells
 
 
@@ -53,12 +56,16 @@ class AnswerServer:
 
     `hidden` names what is left out of the package `transformer_lm`, with the exercise it answers. With `reduced`, it
     goes on where isolation is incomplete; otherwise that raises IsolationIncomplete.
+
+    `timed_out` counts the answers that were stopped by the clock before they had used their processor time. Something
+    else may have used the processor: a caller can set it to 0, and try such an answer again when nothing else runs.
     """
 
     def __init__(self, hidden: Mapping[str, str], reduced: bool = False) -> None:
         self.missing = list(sandbox.missing_walls())
         if self.missing and not reduced:
             raise sandbox.IsolationIncomplete(self.missing)
+        self.timed_out = 0
         self._hidden = hidden
         self._process: subprocess.Popen | None = None
         self._kept = ExitStack()  # folder and log, until the process ends
@@ -101,10 +108,11 @@ class AnswerServer:
     def _command(self, edition: Path) -> list[str]:
         script = "import runpy, sys; sys.path[:0] = sys.argv[1:3]; runpy.run_module('server', run_name='__main__')"
         python = [sys.executable, "-P", "-c", script]
+        cores = [f"--core={core}" for core in sandbox.own_cores()]
         if self.missing:
-            return [*python, str(INSIDE), str(edition)]
+            return [*python, str(INSIDE), str(edition), *cores]
         return sandbox.command(
-            [*python, "/inside", str(COURSE), "--strict"], {INSIDE: Path("/inside"), edition: COURSE}
+            [*python, "/inside", str(COURSE), "--strict", *cores], {INSIDE: Path("/inside"), edition: COURSE}
         )
 
     def _received(self, size: int) -> bytes:
@@ -142,19 +150,31 @@ class AnswerServer:
             raise self._lost() from error
         return ours
 
+    def times(self) -> tuple[float, float]:
+        """Return for how many seconds the answer has run, and has waited for a processor; 0 where nobody counts them.
+
+        Raises ServerLost if the process is gone.
+        """
+        told = self._ordered(b"t", 16)
+        return int.from_bytes(told[:8], "big") / 1e9, int.from_bytes(told[8:], "big") / 1e9
+
     def kill(self) -> int:
         """Kill the running answer with all it has started; return how it ended, as `os.waitpid` does.
 
         Raises ServerLost if the process is gone.
         """
+        return int.from_bytes(self._ordered(b"k", 4), "big")
+
+    def _ordered(self, order: bytes, size: int) -> bytes:
+        """Send an order to the process and return its reply, of a known size."""
         try:
-            self._control.sendall(b"k")
+            self._control.sendall(order)
         except OSError as error:
             raise self._lost() from error
-        status = self._received(4)
-        if len(status) < 4:
+        reply = self._received(size)
+        if len(reply) < size:
             raise self._lost()
-        return int.from_bytes(status, "big")
+        return reply
 
     def _lost(self) -> ServerLost:
         """Stop what is left of the process, so that the next answer gets a new one, and return the error to raise."""
@@ -186,7 +206,7 @@ class Answer:
         self.folder = folder
         self._raised: dict[int, str] = {}
         self._connection: socket.socket | None = None
-        self._end_of_time = time.monotonic() + EXERCISE_SECONDS
+        self._seconds_left, self._patience = EXERCISE_SECONDS, (PATIENCE - 1) * EXERCISE_SECONDS
 
     def __enter__(self) -> "Answer":
         return self
@@ -197,7 +217,7 @@ class Answer:
         Raises AnswerEnded if there is no time left.
         """
         while self._connection is None:
-            if time.monotonic() > self._end_of_time:
+            if self._seconds_left <= 0:
                 raise AnswerEnded(f"and the cells before it run for more than {EXERCISE_SECONDS} seconds together")
             self._start()
 
@@ -242,10 +262,8 @@ class Answer:
     def _start(self) -> None:
         """Run the cells; a cell that takes its process with it is left out the next time."""
         cells = [cell for cell in self._cells if cell.number not in self._left_out]
-        before = time.monotonic()
-        self._server.keep_running()
-        self._end_of_time += time.monotonic() - before  # on a busy machine its start takes long: not the answer's time
         self._connection, self._raised = self._server.fork(), {}
+        self._ran = self._waited = 0.0
         job = {
             "exercise": self._exercise,
             "forbids_attention": self._forbids,
@@ -296,7 +314,7 @@ class Answer:
         raise AnswerEnded(f"calls what it is given more than {CALLS} times")
 
     def _send(self, table: dict, arrays: dict[str, np.ndarray] | None = None) -> None:
-        self._connection.settimeout(CALL_SECONDS)
+        self._connection.settimeout(PATIENCE * CALL_SECONDS)
         try:
             send(self._connection, table, arrays)
         except Disconnected:
@@ -304,10 +322,12 @@ class Answer:
 
     def _reply(self, seconds: float) -> tuple[dict, dict]:
         """Return the next message. Ends the answer if none comes in time: the time runs for the whole message."""
-        deadline = min(time.monotonic() + seconds, self._end_of_time)
+        limit, start, ran = min(seconds, self._seconds_left), time.monotonic(), self._ran
+        awaited = _Awaited(self._connection, limit, self._newly_waited)
         try:
-            return receive(_Deadline(self._connection, deadline))
+            return receive(awaited)
         except TimeoutError:
+            self._server.timed_out += awaited.out_of_patience or self._ran - ran < 0.9 * limit
             self._end()
             raise AnswerEnded(f"runs for more than {seconds} seconds: is there a loop that does not end?") from None
         except MalformedMessage:
@@ -315,12 +335,24 @@ class Answer:
             raise AnswerEnded("sends what no answer should send") from None
         except Disconnected:
             raise AnswerEnded(self._ending(self._end())) from None
+        finally:
+            self._seconds_left -= time.monotonic() - start
+
+    def _newly_waited(self) -> float:
+        """Return for how long the answer has waited for a processor since the last time, and give it back that time."""
+        before = self._waited
+        self._ran, self._waited = self._server.times()
+        waited = min(max(0.0, self._waited - before), self._patience)
+        self._patience -= waited
+        self._seconds_left += waited
+        return waited
 
     def _end(self) -> int:
         if self._connection is None:
             return 0
         self._connection.close()
         self._connection = None
+        self._newly_waited()
         return self._server.kill()
 
     @staticmethod
@@ -335,15 +367,26 @@ class Answer:
         return "ends its own Python process: leave out exit(), quit() and os._exit()"
 
 
-class _Deadline:
-    """A connection whose bytes must all arrive before one point in time."""
+class _Awaited:
+    """A connection whose bytes must all arrive in time; while the other side waits for a processor, no time passes."""
 
-    def __init__(self, connection: socket.socket, end: float) -> None:
-        self._connection, self._end = connection, end
+    def __init__(self, connection: socket.socket, seconds: float, newly_waited: Callable[[], float]) -> None:
+        self._connection, self._newly_waited = connection, newly_waited
+        self._end = time.monotonic() + seconds
+        self._last_end = time.monotonic() + PATIENCE * seconds
+
+    @property
+    def out_of_patience(self) -> bool:
+        """Whether it has taken so long that it does not matter any more what the other side waits for."""
+        return time.monotonic() >= self._last_end
 
     def recv(self, size: int) -> bytes:
-        left = self._end - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self._connection.settimeout(left)
-        return self._connection.recv(size)
+        while True:
+            self._connection.settimeout(max(0.001, self._end - time.monotonic()))
+            try:
+                return self._connection.recv(size)
+            except TimeoutError:
+                waited = self._newly_waited()
+                if waited < SHORTEST_WAIT or self.out_of_patience:
+                    raise
+                self._end = min(self._end + waited, self._last_end)

@@ -52,12 +52,14 @@ MEMORY_FOR_MESSAGES = 2**30  # by which the grader may grow while a kernel runs
 
 # What starts inside. It may hold no word in braces: jupyter_client would fill it in.
 LAUNCHER = """
-import contextlib, json, resource, subprocess, sys
+import contextlib, json, os, resource, subprocess, sys
 settings = json.loads(sys.argv.pop(1))
 subprocess.run(["cp", "-r", settings["given"] + "/.", "."], check=True)
 for kind, most in settings["limits"].items():
     with contextlib.suppress(ValueError, OSError):  # a lower limit holds already, or the system has none of this kind
         resource.setrlimit(getattr(resource, kind), (most, most))
+if settings["cores"]:
+    os.sched_setaffinity(0, settings["cores"])
 if settings["confine"]:
     sys.path.insert(0, settings["confine"])
     import confine
@@ -181,6 +183,7 @@ class SandboxedExecute(Execute):
             readable, own_count = {path: path for path in readable}, []
             del limits["RLIMIT_NPROC"]  # outside, all that the user runs would count
         settings = {"sockets": sockets, "given": str(readable[given]), "limits": limits}
+        settings["cores"] = sandbox.own_cores()
         settings["confine"] = "" if sandbox.missing_walls() else str(readable[INSIDE])
         program = ["env", "-u", "MPLBACKEND", f"PYTHONPATH={readable[course]}"]  # kernels show figures in their own way
         program += [f"NBGRADER_EXECUTION={os.environ.get('NBGRADER_EXECUTION', '')}"]  # some notebooks ask for it

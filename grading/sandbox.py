@@ -1,6 +1,7 @@
 """The first wall around students' code: bubblewrap, with few files, no network and no view of other processes."""
 
 import functools
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -71,6 +72,18 @@ def environment(scratch: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",  # grades must not depend on the machine
     }
+
+
+def own_cores() -> list[int]:
+    """Return the core for students' code that this process starts: workers side by side take different ones.
+
+    Empty where a process can't be kept on a core.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return []
+    allowed = sorted(os.sched_getaffinity(0))
+    identity = multiprocessing.current_process()._identity or (os.getpid(),)  # workers are counted from 1
+    return [allowed[identity[-1] % len(allowed)]]
 
 
 def _as_unprivileged() -> list[str]:

@@ -7,6 +7,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +22,9 @@ from grading import answers
 from grading.answers import Answer, AnswerEnded, AnswerServer, Cell, ServerLost
 from grading.exercises import hidden_from, records
 from grading.inside import messages
-from grading.sandbox import IsolationIncomplete, missing_walls
-from grading.workers import answer_server
+from grading.inside.confine import PROCESSES
+from grading.sandbox import IsolationIncomplete, missing_walls, own_cores
+from grading.workers import answer_server, side_by_side
 
 ROOT = Path(__file__).parents[1]
 TOPIC = "01_self_attention"
@@ -141,7 +145,7 @@ try:
 except BlockingIOError:
     raise ValueError(f'<<{children}>>')
 """
-    assert 1 < int(reported(outcome(bomb))) <= 16
+    assert int(reported(outcome(bomb))) == PROCESSES - 1
 
 
 def test_memory_is_limited():
@@ -182,6 +186,73 @@ def test_an_answer_need_not_hurry_because_its_server_starts_slowly(monkeypatch):
             answer.keep_running()
             assert answer.errors == {}
             assert answer.ask("defines", name="x")[0] == {"defined": True}
+
+
+USES_THE_PROCESSOR = """
+import time
+start = time.process_time()
+while time.process_time() < start + 0.2:
+    pass
+"""
+
+
+@contextmanager
+def busy_processes(number: int, core: int) -> Iterator[None]:
+    """Keep a core busy; each process in a session of its own, because the system shares the core between sessions."""
+    code = f"import os\nos.sched_setaffinity(0, [{core}])\nprint(flush=True)\nwhile True: pass"
+    start = partial(subprocess.Popen, stdout=subprocess.PIPE, start_new_session=True)
+    processes = [start([sys.executable, "-S", "-c", code]) for _ in range(number)]
+    try:
+        for process in processes:
+            process.stdout.readline()
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+@ISOLATED
+def test_an_answer_does_not_pay_for_the_processor_that_others_use(monkeypatch):
+    """Its share of the core is a sixteenth: by the clock it takes longer than it may."""
+    monkeypatch.setattr(answers, "CELL_SECONDS", 2)
+    with AnswerServer({}) as server:
+        server.start()
+        (core,) = server_process(server).cpu_affinity()
+        answer = Answer(server, "kqv", [Cell(0, USES_THE_PROCESSOR)], False)
+        with busy_processes(15, core), answer:
+            answer.keep_running()
+            assert answer.errors == {}
+        assert server.timed_out == 0
+
+
+@ISOLATED
+@pytest.mark.parametrize(("code", "counted"), [("while True: pass", 0), ("import time; time.sleep(20)", 1)])
+def test_only_a_stop_before_the_processor_time_is_used_counts(monkeypatch, code, counted):
+    monkeypatch.setattr(answers, "CELL_SECONDS", 2)
+    server = answer_server(TOPIC)
+    server.timed_out = 0
+    start = time.monotonic()
+    assert "runs for more than 2 seconds" in outcome(code)
+    assert time.monotonic() - start < 2 * answers.PATIENCE + 5
+    assert server.timed_out == counted
+
+
+@ISOLATED
+def test_an_answer_stays_on_its_core():
+    assert eval(tried("len(os.sched_getaffinity(0))")) == 1
+    assert "PermissionError" in tried(f"os.sched_setaffinity(0, {os.sched_getaffinity(0)})")
+
+
+def test_workers_side_by_side_take_different_cores():
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    cores = [core for _, cores in side_by_side(_own_cores, range(8), workers=2) for core in cores]
+    assert len(set(cores)) == min(2, allowed)
+
+
+def _own_cores(task: int) -> list[int]:
+    time.sleep(0.2)  # so that no worker does it all
+    return own_cores()
 
 
 def test_what_kills_its_process_is_left_out_and_told():

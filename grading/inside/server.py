@@ -1,8 +1,9 @@
 """The answer process: runs a student's cells in a confined fork and computes what the judge asks for.
 
 This process has imported torch and holds nothing secret: no reference, no expected value, no other student's work.
-It reads one byte at a time from the judge: `f`, with a connection, forks an answer; `k` kills it. The answer talks
-to the judge over that connection. What it sends is arrays and texts for its own student to read, never a verdict.
+It reads one byte at a time from the judge: `f`, with a connection, forks an answer; `t` asks how long it has run and
+has waited for a processor; `k` kills it. The answer talks to the judge over that connection. What it sends is arrays
+and texts for its own student to read, never a verdict.
 """
 
 import gc
@@ -31,6 +32,7 @@ def main() -> None:
     except OSError:
         if strict:
             raise
+    _stay_on_own_cores()
     gc.freeze()  # what is loaded now stays shared between all answers
     control.sendall(b"r")
     while True:
@@ -40,7 +42,8 @@ def main() -> None:
         connection = socket.socket(fileno=descriptors[0])
         answer = confine.fork_confined(lambda given=connection: _answer(given, control), strict)
         connection.close()
-        order = control.recv(1)  # blocks while the answer works; also ends when the judge is gone
+        while (order := control.recv(1)) == b"t":  # blocks while the answer works; also ends when the judge is gone
+            control.sendall(b"".join(time.to_bytes(8, "big") for time in confine.times(answer)))
         status = confine.kill(answer)
         if order:
             control.sendall(status.to_bytes(4, "big"))
@@ -60,6 +63,14 @@ def _import_what_answers_use() -> None:
     # torch loads more of itself the first time that something counts its operations.
     with transformer_lm.checks.exercise.ProductCounter():
         torch.ones(2, 2) @ torch.ones(2, 2)
+
+
+def _stay_on_own_cores() -> None:
+    """Leave the other cores to the answers of other processes: an answer can't change what it inherits here."""
+    cores = [int(argument.partition("=")[2]) for argument in sys.argv if argument.startswith("--core=")]
+    if cores:
+        with suppress(OSError):  # the system may have taken it away by now
+            os.sched_setaffinity(0, cores)
 
 
 def _answer(connection: socket.socket, control: socket.socket) -> None:
