@@ -8,8 +8,10 @@ import difflib
 import json
 import math
 import re
+import stat
 from collections import defaultdict
 from copy import deepcopy
+from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,18 @@ from nbformat import NotebookNode
 from nbformat.validator import get_validator
 from nbgrader.utils import is_locked
 
-MAX_BYTES = 200_000_000
+# No honest notebook meets these limits. Without them, a small file would take hours, or all memory, to read.
+MAX_BYTES = 20_000_000
+MAX_BRACKETS = 2_000_000  # { and [, each of which may become a list or a dict
+MAX_CELLS = 2_000
+MAX_OUTPUTS = 5_000  # of all cells
+MAX_METADATA = 100_000  # characters of one entry
+MAX_OLD_CHARACTERS = 2_000_000  # of a notebook in a format before 4: to convert it takes long
 MAX_DEPTH = 100  # what is nested more deeply may be read, and then fail to be copied or written
 OUTPUT_CHARACTERS = 1_000_000
+# What is kept of metadata. Pages are made from notebooks by programs that other entries would lead astray.
+CELL_METADATA = ("nbgrader", "tags", "deletable", "editable", "collapsed", "scrolled", "jupyter", "name", "format")
+METADATA = ("kernelspec", "language_info", "title", "authors", "widgets", "grading")
 OUTPUT_FIELDS: dict[str, dict[str, Any]] = {
     "stream": {"name": "stdout", "text": ""},
     "display_data": {"data": {}, "metadata": {}},
@@ -55,6 +66,15 @@ Found = dict[str, list[int]]  # for each of them, the positions in the submissio
 Notes = defaultdict[str, list[str]]  # for each kind of trouble, the cells that had it
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What a submitted cell can be recognised by."""
+
+    cell_type: str
+    text: str
+    definitions: frozenset[tuple[str, ...]]
+
+
 class UnreadableSubmission(Exception):
     """What was handed in is no notebook; the text says why, to a person."""
 
@@ -70,10 +90,14 @@ def read_submission(path: Path, limit: int = OUTPUT_CHARACTERS) -> NotebookNode:
         notebook = _upgraded(_parsed(path))
     except UnreadableSubmission as reason:
         raise UnreadableSubmission(f"{path.name} must be a Jupyter notebook, got {reason}.") from reason.__cause__
-    cells = [_mended_cell(cell, limit) for cell in notebook["cells"] if isinstance(cell, dict)]
+    cells, outputs_left = [], MAX_OUTPUTS
+    for cell in (cell for cell in notebook["cells"] if isinstance(cell, dict)):
+        cells.append(_mended_cell(cell, limit, outputs_left))
+        outputs_left = max(0, outputs_left - len(cells[-1].get("outputs", ())))
     _make_ids_unique(cells)
-    metadata = {key: value for key, value in _dict(notebook.get("metadata")).items() if _is_valid([], {key: value})}
-    return nbformat.v4.to_notebook_json(_notebook(cells, metadata))
+    metadata = _known(notebook.get("metadata"), METADATA)
+    valid = {key: value for key, value in metadata.items() if _is_valid([], {key: value})}
+    return nbformat.v4.to_notebook_json(_notebook(cells, valid))
 
 
 def repair(submitted: NotebookNode, released: NotebookNode) -> list[str]:
@@ -93,8 +117,9 @@ def repair(submitted: NotebookNode, released: NotebookNode) -> list[str]:
     copies = {*chain(*found.values())} - {*counting.values(), *older}
     submitted.cells = _in_order(submitted.cells, released.cells, counting, older, copies)
     _make_ids_unique(sorted(submitted.cells, key=lambda cell: _grade_id(cell) is None))  # marked cells keep theirs
-    _remove_stopping_tags(submitted.cells, released.cells, notes)
-    _set_kernel(submitted.metadata, released.metadata, notes)
+    _set_metadata(submitted.cells, released.cells, notes)
+    _note_language(submitted.metadata, notes)
+    submitted.metadata = deepcopy(released.metadata)
     return [sentence.format(_in_words(notes[kind], len(marked))) for kind, sentence in SENTENCES.items() if notes[kind]]
 
 
@@ -104,20 +129,9 @@ def repair(submitted: NotebookNode, released: NotebookNode) -> list[str]:
 def _parsed(path: Path) -> Any:
     """Return the JSON of a file, without lone surrogates: JSON may hold them, a file may not."""
     try:
-        if path.is_symlink():
-            raise UnreadableSubmission("a link to another file")
-        if not path.is_file():
-            raise UnreadableSubmission("no file")
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise UnreadableSubmission(f"a file of more than {MAX_BYTES // 1_000_000} MB")
-        if not data.strip():
-            raise UnreadableSubmission("an empty file")
-        parsed = json.loads(data)
-        if _is_deeper(parsed, MAX_DEPTH):
-            raise RecursionError
-        return json.loads(json.dumps(parsed, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace"))
+        return json.loads(_sound_json(_content(path)))
+    except FileNotFoundError as error:
+        raise UnreadableSubmission("no file") from error
     except OSError as error:
         raise UnreadableSubmission(f"a file that cannot be opened ({error.strerror})") from error
     except UnicodeDecodeError as error:
@@ -126,6 +140,31 @@ def _parsed(path: Path) -> Any:
         raise UnreadableSubmission(f"broken JSON ({error})") from error
     except (RecursionError, MemoryError) as error:
         raise UnreadableSubmission("JSON that is too large or too deeply nested") from error
+
+
+def _content(path: Path) -> bytes:
+    """Return what is in a file, unless it is none or too large: a pipe would never end."""
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        raise UnreadableSubmission("a link to another file")
+    if not stat.S_ISREG(status.st_mode):
+        raise UnreadableSubmission("no file")
+    if status.st_size > MAX_BYTES:
+        raise UnreadableSubmission(f"a file of more than {MAX_BYTES // 1_000_000} MB")
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES)
+
+
+def _sound_json(data: bytes) -> bytes:
+    """Return JSON without lone surrogates and numbers that are none, and not too deeply nested."""
+    if not data.strip():
+        raise UnreadableSubmission("an empty file")
+    if data.count(b"{") + data.count(b"[") > MAX_BRACKETS:
+        raise MemoryError
+    parsed = json.loads(data)
+    if _is_deeper(parsed, MAX_DEPTH):
+        raise RecursionError
+    return json.dumps(parsed, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
 
 def _is_deeper(value: Any, depth: int) -> bool:
@@ -141,6 +180,10 @@ def _upgraded(notebook: Any) -> dict[str, Any]:
     """Return a notebook of the formats 1 to 3 in format 4, and any other as it is."""
     version = _dict(notebook).get("nbformat")
     if type(version) is int and 1 <= version <= 3:
+        if len(json.dumps(notebook)) > MAX_OLD_CHARACTERS:
+            raise UnreadableSubmission(
+                f"a notebook of format {version} with more than {MAX_OLD_CHARACTERS:,} characters"
+            )
         try:
             notebook = nbformat.convert(nbformat.versions[version].to_notebook_json(notebook), 4)
             for cell in notebook["cells"]:
@@ -149,6 +192,8 @@ def _upgraded(notebook: Any) -> dict[str, Any]:
             raise UnreadableSubmission(f"a notebook of format {version} that cannot be converted") from error
     if not isinstance(_dict(notebook).get("cells"), list):
         raise UnreadableSubmission("JSON without a list of cells")
+    if len(notebook["cells"]) > MAX_CELLS:
+        raise UnreadableSubmission(f"a notebook of more than {MAX_CELLS:,} cells")
     return notebook
 
 
@@ -165,43 +210,53 @@ def _is_valid(cells: list[dict[str, Any]], metadata: dict[str, Any] | None = Non
     return not get_validator(4, 5, name="fastjsonschema").iter_errors(_notebook(cells, metadata or {}))
 
 
-def _valid_metadata(cell: dict[str, Any], metadata: Any) -> dict[str, Any]:
-    """Return the entries that may stand in the metadata of this cell."""
-    return {key: value for key, value in _dict(metadata).items() if _is_valid([cell | {"metadata": {key: value}}])}
+def _known(metadata: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the entries of these names that are not too large."""
+    found = {name: metadata[name] for name in names if name in _dict(metadata)}
+    return {name: value for name, value in found.items() if len(json.dumps(value)) <= MAX_METADATA}
 
 
-def _mended_cell(cell: dict[str, Any], limit: int) -> dict[str, Any]:
+def _mended_cell(cell: dict[str, Any], limit: int, most_outputs: int) -> dict[str, Any]:
     """Return what is valid of a cell: one of unknown type as raw text, one without an id under the id "cell"."""
     kind = cell["cell_type"] if cell.get("cell_type") in ("code", "markdown") else "raw"
     mended = {"id": "cell", "cell_type": kind, "metadata": {}, "source": _joined(cell.get("source"))}
     if kind == "code":
         mended |= {"outputs": [], "execution_count": None}
     fields = {"id": _dict(cell.get("metadata")).get("id")} | cell  # Colab may write the id there
-    for field in ("id", "execution_count", "attachments"):
-        if field in fields and _is_valid([mended | {field: fields[field]}]):
-            mended[field] = fields[field]
-    mended["metadata"] = _valid_metadata(mended, cell.get("metadata"))
+    fields = {field: fields[field] for field in ("id", "execution_count", "attachments") if field in fields}
+    # Each entry is tried in a cell with nothing else in it: trying all with all others takes the square of their size.
+    bare = mended | {"source": ""}
+    valid = {field: value for field, value in fields.items() if _is_valid([bare | {field: value}])}
+    metadata = _known(cell.get("metadata"), CELL_METADATA)
+    metadata = {key: value for key, value in metadata.items() if _is_valid([bare | {"metadata": {key: value}}])}
     if kind == "code" and isinstance(cell.get("outputs"), list):
-        mended["outputs"] = _mended_outputs(cell["outputs"], mended, limit)
-    return mended
+        mended["outputs"] = _mended_outputs(cell["outputs"], bare, limit, most_outputs)
+    return mended | valid | {"metadata": metadata}
 
 
-def _mended_outputs(outputs: list[Any], cell: dict[str, Any], limit: int) -> list[dict[str, Any]]:
-    """Return the outputs that may stand in this cell, up to so many characters in all."""
+def _mended_outputs(outputs: list[Any], cell: dict[str, Any], limit: int, most: int) -> list[dict[str, Any]]:
+    """Return the outputs that may stand in this cell, up to so many of them and so many characters in all."""
     kept, left = [], limit
-    for output in map(_dict, outputs):
+    for number, output in enumerate(map(_dict, outputs)):
+        if number >= most:
+            return [*kept, _cut(f"{MAX_OUTPUTS:,} outputs of all cells")]
         kind = str(output.get("output_type"))
         mended = {field: output.get(field, default) for field, default in OUTPUT_FIELDS.get(kind, {}).items()}
         if kind == "stream":
             mended["text"] = _joined(mended["text"])
         size = len(json.dumps(mended, ensure_ascii=False))
         if size > left:
-            text = f"{mended.get('text', '')[:left]}\n[The outputs of this cell are cut here: {limit:,} characters.]\n"
-            return [*kept, {"output_type": "stream", "name": "stdout", "text": text}]
+            return [*kept, _cut(f"{limit:,} characters", mended.get("text", "")[:left])]
         if _is_valid([cell | {"outputs": [{"output_type": kind} | mended]}]):
             kept.append({"output_type": kind} | mended)
             left -= size
     return kept
+
+
+def _cut(limit: str, text: str = "") -> dict[str, Any]:
+    """Return the output that says why others are missing, after the beginning of the first of them."""
+    note = f"{text}\n[The outputs of this cell are cut here: {limit}.]\n"
+    return {"output_type": "stream", "name": "stdout", "text": note}
 
 
 def _joined(text: Any) -> str:
@@ -237,25 +292,32 @@ def _find(cells: Cells, marked: Marked, notes: Notes) -> Found:
     by_id = {original.id: grade_id for grade_id, original in marked.items()}
     names = [by_id.get(cell.id, _grade_id(cell)) for cell in cells]
     found = {grade_id: [at for at, name in enumerate(names) if name == grade_id] for grade_id in marked}
+    if all(found.values()):
+        return found
+    seen = [Seen(cell.cell_type, _text(cell), _definitions(cell)) for cell in cells]  # once, however many are missing
     for look in (_by_content, _by_place):
         for grade_id in [grade_id for grade_id in marked if not found[grade_id]]:
             taken = {*chain(*found.values())}
-            free = {at: cell for at, cell in enumerate(cells) if at not in taken}
+            free = {at: cell for at, cell in enumerate(seen) if at not in taken}
             found[grade_id] = look(marked[grade_id], free, found)
             notes["guessed"] += [grade_id] if found[grade_id] else []
     return found
 
 
-def _by_content(original: NotebookNode, free: dict[int, NotebookNode], found: Found) -> list[int]:
+def _definitions(cell: NotebookNode) -> frozenset[tuple[str, ...]]:
+    return frozenset(DEFINITION.findall(cell.source)) if cell.cell_type == "code" else frozenset()
+
+
+def _by_content(original: NotebookNode, free: dict[int, Seen], found: Found) -> list[int]:
     """Find the first cell with a locked cell's text, or all cells that define what an answer must define."""
     if is_locked(original):
-        return [at for at, cell in free.items() if _text(cell) == _text(original)][:1]
-    defined = {at: DEFINITION.findall(cell.source) for at, cell in free.items() if cell.cell_type == "code"}
-    asked = DEFINITION.findall(original.source) if original.cell_type == "code" else []
-    return [at for at, names in defined.items() if not set(names).isdisjoint(asked)]
+        text = _text(original)
+        return [at for at, cell in free.items() if cell.text == text][:1]
+    asked = _definitions(original)
+    return [at for at, cell in free.items() if not asked.isdisjoint(cell.definitions)]
 
 
-def _by_place(original: NotebookNode, free: dict[int, NotebookNode], found: Found) -> list[int]:
+def _by_place(original: NotebookNode, free: dict[int, Seen], found: Found) -> list[int]:
     """Find a written answer between its neighbours: the last text there that was changed."""
     if is_locked(original) or original.cell_type != "markdown":
         return []
@@ -264,7 +326,8 @@ def _by_place(original: NotebookNode, free: dict[int, NotebookNode], found: Foun
     start = next((positions[-1] for positions in reversed(places[:index]) if positions), -1)
     end = next((positions[0] for positions in places[index:] if positions), math.inf)
     between = [at for at, cell in free.items() if start < at < end and cell.cell_type == "markdown"]
-    return sorted(between, key=lambda at: _text(free[at]) != _text(original))[-1:]
+    text = _text(original)
+    return sorted(between, key=lambda at: free[at].text != text)[-1:]
 
 
 def _unmark_others(cells: Cells, found: Found, notes: Notes) -> None:
@@ -310,7 +373,6 @@ def _restore(cell: NotebookNode, original: NotebookNode, notes: Notes) -> None:
             cell.pop(field, None)
         cell.update({"outputs": [], "execution_count": None} if original.cell_type == "code" else {})
         cell.cell_type = original.cell_type
-        cell.metadata = _valid_metadata(cell, cell.metadata)
     if is_locked(original):
         notes["edited"] += [grade_id] if _text(cell) != _text(original) else []
         cell.source = original.source
@@ -345,23 +407,25 @@ def _in_order(
     return [cell for _, cell in sorted(placed, key=lambda item: item[0])]
 
 
-def _remove_stopping_tags(cells: Cells, released: Cells, notes: Notes) -> None:
-    ours = {cell.id: cell.metadata.get("tags", []) for cell in released}
+def _set_metadata(cells: Cells, released: Cells, notes: Notes) -> None:
+    """Give released cells their released metadata, and leave others no more than their tags.
+
+    What a page shows of a cell depends on many other entries: one of them could hide an answer, or all cells, from
+    whoever marks.
+    """
+    ours = {(cell.id, cell.cell_type): cell.metadata for cell in released}
     for cell in cells:
+        original = ours.get((cell.id, cell.cell_type), {})
         tags = cell.metadata.get("tags", [])
-        kept = [tag for tag in tags if tag not in STOPPING_TAGS or tag in ours.get(cell.id, [])]
-        if kept != tags:
-            notes["tags"].append(cell.id)
-            cell.metadata["tags"] = kept
+        kept = [tag for tag in tags if tag not in STOPPING_TAGS or tag in original.get("tags", [])]
+        notes["tags"] += [cell.id] if kept != tags else []
+        cell.metadata = NotebookNode(deepcopy(original) or ({"tags": kept} if kept else {}))
 
 
-def _set_kernel(metadata: NotebookNode, released: NotebookNode, notes: Notes) -> None:
-    """Set the released kernel, and note it if the language was not Python."""
+def _note_language(metadata: NotebookNode, notes: Notes) -> None:
+    """Note if the language was not Python."""
     languages = (metadata.get("kernelspec", {}).get("language"), metadata.get("language_info", {}).get("name"))
     notes["language"] += [language for language in languages if language and "python" not in str(language).lower()]
-    for field in ("kernelspec", "language_info"):
-        metadata.pop(field, None)
-        metadata.update({field: deepcopy(released[field])} if field in released else {})
 
 
 def _in_words(grade_ids: list[str], total: int) -> str:

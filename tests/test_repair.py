@@ -1,7 +1,9 @@
 """Submissions as they come in: read whatever state they are in, and mended to the cells that were released."""
 
 import json
+import os
 import re
+import tracemalloc
 from copy import deepcopy
 from pathlib import Path
 
@@ -171,7 +173,7 @@ def test_the_ids_that_colab_moves_into_the_metadata_are_used(folder, solved):
     [
         ("metadata", None, {}),
         ("metadata", [1], {}),
-        ("metadata", {"tags": "skip", "collapsed": 3, "mine": 1}, {"mine": 1}),
+        ("metadata", {"tags": "skip", "collapsed": 3, "name": "mine", "transient": 1}, {"name": "mine"}),
         ("outputs", None, []),
         ("outputs", {"a": 1}, []),
         ("outputs", [3, None, {}, {"output_type": "pyout"}, {"output_type": []}], []),
@@ -331,6 +333,56 @@ def test_a_file_that_is_missing_a_folder_or_too_large_is_refused(folder, solved,
     assert read_submission(written(folder, raw(solved) | {"more": "x" * 1_900_000}))
     with pytest.raises(UnreadableSubmission, match=r"got a file of more than 2 MB\.$"):
         read_submission(written(folder, raw(solved) | {"more": "x" * 2_000_000}))
+
+
+def test_a_pipe_is_refused_and_never_waited_for(folder):
+    os.mkfifo(folder / "pipe.ipynb")
+    with pytest.raises(UnreadableSubmission, match=r"must be a Jupyter notebook, got no file\.$"):
+        read_submission(folder / "pipe.ipynb")
+
+
+def test_more_cells_than_anybody_writes_are_refused(folder):
+    assert len(read_submission(written(folder, {"cells": [{}] * module.MAX_CELLS})).cells) == module.MAX_CELLS
+    with pytest.raises(UnreadableSubmission, match=r"got a notebook of more than 2,000 cells\.$"):
+        read_submission(written(folder, {"cells": [{}] * (module.MAX_CELLS + 1)}))
+
+
+def test_a_large_notebook_in_an_old_format_is_refused_before_it_is_converted(folder):
+    cells = [{"cell_type": "code", "input": "x" * 1_000}] * 2_000
+    with pytest.raises(
+        UnreadableSubmission, match=r"got a notebook of format 3 with more than 2,000,000 characters\.$"
+    ):
+        read_submission(written(folder, {"nbformat": 3, "worksheets": [{"cells": cells}]}))
+
+
+@pytest.mark.parametrize("part", [b"{},", b"[],", b'{"a":[]},'])
+def test_a_file_that_would_fill_the_memory_is_refused_before_it_is_parsed(folder, part):
+    path = written(folder, b'{"cells":[' + part * (module.MAX_BYTES // len(part) - 10) + b"{}]}")
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnreadableSubmission, match="JSON that is too large"):
+            read_submission(path)
+        assert tracemalloc.get_traced_memory()[1] < 2 * module.MAX_BYTES
+    finally:
+        tracemalloc.stop()
+        path.unlink()
+
+
+def test_outputs_are_limited_in_number_over_all_cells(folder, monkeypatch):
+    monkeypatch.setattr(module, "MAX_OUTPUTS", 5)
+    cells = [{"cell_type": "code", "outputs": [{"output_type": "error"}] * 3} for _ in range(3)]
+    notebook = read_submission(written(folder, {"cells": cells}))
+    kinds = [[output.output_type for output in cell.outputs] for cell in notebook.cells]
+    assert kinds == [["error"] * 3, ["error"] * 2 + ["stream"], ["stream"]]
+    assert notebook.cells[2].outputs[0].text == "\n[The outputs of this cell are cut here: 5 outputs of all cells.]\n"
+
+
+def test_metadata_of_megabytes_are_left_out(folder, small):
+    large = raw(small)
+    large["metadata"]["title"] = large["cells"][0]["metadata"]["name"] = "x" * (module.MAX_METADATA + 1)
+    notebook = read_submission(written(folder, large))
+    assert "title" not in notebook.metadata
+    assert "name" not in notebook.cells[0].metadata
 
 
 def test_a_link_is_refused_even_if_it_leads_to_a_notebook(folder, small):
@@ -690,14 +742,14 @@ def test_a_retyped_cell_gets_its_type_back(solved, name, new):
     assert ("outputs" in solved.cells[at]) == (MARKED[name].cell_type == "code")
 
 
-def test_a_retyped_cell_keeps_only_metadata_and_attachments_that_its_type_allows(solved):
+def test_a_retyped_cell_keeps_its_attachments_and_has_the_released_metadata(solved):
     for name in ("kqv", "q1-answer"):
         cell = cell_of(solved, name)
         bare = new_raw_cell(cell.source, metadata=cell.metadata | {"collapsed": "yes", "mine": 1}, id=name)
         bare.attachments = {"a.png": {"image/png": "aGVsbG8="}}
         solved.cells[position(solved, name)] = bare
     mended(solved)
-    assert cell_of(solved, "kqv").metadata.keys() == {"deletable", "nbgrader", "mine"}
+    assert cell_of(solved, "kqv").metadata == MARKED["kqv"].metadata
     assert "attachments" in cell_of(solved, "q1-answer")
 
 
@@ -753,7 +805,31 @@ def test_tags_that_stop_a_cell_are_removed_from_all_cells(solved, tag):
     for cell in solved.cells:
         cell.metadata["tags"] = ["mine", tag]
     assert mended(solved) == ["Some cells had tags that stop or hide them: these tags are removed."]
-    assert all(cell.metadata.tags == ["mine"] for cell in solved.cells)
+    tags = {cell.id: cell.metadata.get("tags") for cell in solved.cells}
+    assert tags == {name: None if name in MARKED else ["mine"] for name in tags}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"transient": {"remove_source": True}},
+        {"transient": 3},
+        {"raw_mimetype": "text/latex"},
+        {"raw_mimetype": 3},
+        {"magics_language": ["r"]},
+        {"jupyter": {"source_hidden": True}},
+        {"collapsed": True, "hide_input": True, "slideshow": {"slide_type": "skip"}},
+    ],
+    ids=lambda entry: next(iter(entry)),
+)
+def test_no_metadata_of_a_student_hides_a_cell_or_stops_a_page(solved, entry):
+    solved.cells += [added("mine"), new_raw_cell("mine")]
+    for part in (solved, *solved.cells):
+        part.metadata.update(deepcopy(entry))
+    assert mended(solved) == []
+    released = {cell.id: cell.metadata for cell in RELEASED.cells}
+    assert [cell.metadata for cell in solved.cells] == [released.get(cell.id, {}) for cell in solved.cells]
+    assert solved.metadata == RELEASED.metadata
 
 
 def test_tags_that_were_released_may_stay(solved):
@@ -768,7 +844,7 @@ def test_tags_that_were_released_may_stay(solved):
 def test_an_added_cell_cannot_be_graded(solved, marks):
     solved.cells.insert(3, new_code_cell("x = 1", metadata={"nbgrader": marks, "mine": 1}))
     notes = mended(solved)
-    assert solved.cells[3].metadata == {"mine": 1}
+    assert solved.cells[3].metadata == {}
     assert [note.split(":")[0] for note in notes] == ["Added cells carried nbgrader metadata of their own"] * (
         isinstance(marks, dict) and "grade_id" in marks
     )
@@ -815,7 +891,7 @@ def test_the_kernel_is_the_released_one(solved, kernelspec, language_info, noted
     solved.metadata.update({"kernelspec": kernelspec} if kernelspec else {})
     solved.metadata.update({"language_info": language_info} if language_info else {})
     notes = mended(solved)
-    assert solved.metadata == RELEASED.metadata | {"mine": 1}
+    assert solved.metadata == RELEASED.metadata
     assert notes == ["The notebook was set to another language than Python: it has the released kernel again."] * noted
 
 

@@ -24,7 +24,7 @@ from transformer_lm.outlines import Outline, assignments, fingerprint, load_outl
 from transformer_lm.progress import CHECKING, note_result, progress
 
 CELL_SECONDS = 60
-LARGEST = 200_000_000  # bytes, as in grading
+LARGEST = 20_000_000  # bytes, as in grading
 UNFINISHED = "not answered yet"
 WIDTH = 96  # characters in a line of a report
 DEGREES = re.compile(r", for (\d+) points?\.")  # what a check by degrees says of an answer that could be better
