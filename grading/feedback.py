@@ -1,13 +1,18 @@
 """Notebooks as pages: without hidden tests and rubrics, and without what would run in a reader's browser."""
 
+import re
+from collections import Counter
+
 import bleach
 from jinja2 import pass_context
 from jinja2.runtime import Context
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
+from nbformat.v4 import new_output
 from nbgrader.preprocessors import ClearHiddenTests, ClearMarkScheme, NbGraderPreprocessor
 
+from grading.pages import shortened, wrapped
 from grading.submission import is_check, marks
 
 TAGS = bleach.ALLOWED_TAGS | {
@@ -16,6 +21,15 @@ TAGS = bleach.ALLOWED_TAGS | {
 }
 PICTURES = ("image/png", "image/jpeg", "image/gif")
 TEXTS_AND_PICTURES = frozenset({"text/plain", "text/html", "text/markdown", "text/latex", *PICTURES})
+
+# No honest notebook meets these limits. Without them, to clean a few kilobytes could take hours.
+LONGEST_HTML = 60_000  # characters of one output; text in Markdown is cut as on all pages
+MOST_MARKUP = 1_000_000  # characters of all outputs that are to be cleaned
+MOST_SOURCE = 1_000_000  # characters of all cells that a student has added
+MOST_OUTPUTS = 100  # of a cell
+MOST_NESTING = 50_000  # the depths of all elements together
+TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
+ENDS_ITSELF = {"br", "dd", "dt", "hr", "img", "li", "p", "td", "th", "tr"}
 
 
 class HideHiddenTests(ClearHiddenTests):
@@ -50,29 +64,57 @@ class HideRubrics(ClearMarkScheme):
 
 
 class HarmlessOutputs(NbGraderPreprocessor):
-    """Leaves texts and pictures of a cell's outputs, and of HTML what runs nothing."""
+    """Leaves texts and pictures of outputs, of HTML what runs nothing, and of all that no more than a page can show."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        """Clean the outputs of all cells, and cut what is too long."""
+        self.source_left, self.markup_left = MOST_SOURCE, MOST_MARKUP
+        return super().preprocess(nb, resources)
 
     def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
         """Clean the outputs of one cell."""
+        self._cut_source(cell)
+        if len(cell.get("outputs", [])) > MOST_OUTPUTS:
+            note = f"… and {len(cell.outputs) - MOST_OUTPUTS:,} more outputs\n"
+            # The last one stays: under a check, it is what the judge says.
+            cell.outputs[MOST_OUTPUTS - 1 : -1] = [new_output("stream", text=note)]
         for output in cell.get("outputs", []):
             if "metadata" in output:  # nbconvert would write its width and height without quotes
                 output.metadata = NotebookNode()
             data = output.get("data", {})
             for kind in set(data) - TEXTS_AND_PICTURES:
                 del data[kind]
-            for kind in {"text/html", "text/markdown"} & set(data):
-                data[kind] = harmless(data[kind])
+            for kind in ("text/html", "text/markdown"):
+                if kind in data:
+                    data[kind] = self._cleaned(data[kind], kind)
         return cell, resources
+
+    def _cut_source(self, cell: NotebookNode) -> None:
+        if not marks(cell):
+            self.source_left -= len(cell.source)
+            cell.source = cell.source if self.source_left >= 0 else f"… {len(cell.source):,} characters"
+        cell.source = shortened(cell.source)
+        if cell.cell_type == "code":
+            cell.source = wrapped(cell.source)
+
+    def _cleaned(self, text: str, kind: str) -> str:
+        self.markup_left -= len(text)
+        if self.markup_left < 0 or (kind == "text/html" and len(text) > LONGEST_HTML):
+            return _as_text(text)
+        return harmless(text if kind == "text/html" else shortened(text))
 
 
 class AttachedPictures(IPythonRenderer):
-    """Shows pictures that are attached to a cell, and none where they are not there."""
+    """Shows pictures that are attached to a cell, each once, and none where they are not there."""
+
+    def __init__(self, *arguments: object, attachments: dict | None = None, **options: object) -> None:
+        super().__init__(*arguments, attachments=dict(attachments or {}), **options)
 
     def _embed_image_or_attachment(self, src: str) -> str:
         prefix, _, name = src.partition(":")
         if prefix != "attachment":
             return src
-        found = self.attachments.get(name, {})
+        found = self.attachments.pop(name, {})  # a picture a thousand times would be a page of gigabytes
         kind = next((kind for kind in PICTURES if kind in found), None)
         return f"data:{kind};base64,{found[kind]}" if kind else ""
 
@@ -81,12 +123,37 @@ class AttachedPictures(IPythonRenderer):
 def harmless_markdown(context: Context, source: str) -> Markup:
     """Return a text in Markdown as HTML that runs nothing; the filter that nbconvert's pages use."""
     renderer = AttachedPictures(escape=False, attachments=context.get("cell", {}).get("attachments", {}))
-    return Markup(harmless(MarkdownWithMath(renderer=renderer).render(source)))
+    return Markup(from_markdown(source, renderer))
+
+
+def from_markdown(source: str, renderer: IPythonRenderer) -> str:
+    """Return a text in Markdown as HTML that runs nothing."""
+    few_blanks = re.sub(" {100,}", " " * 100, shortened(source))  # of which mistune takes the square
+    return harmless(MarkdownWithMath(renderer=renderer).render(few_blanks))
 
 
 def harmless(page: str) -> str:
-    """Return HTML without scripts, styles and forms; pictures must be part of it."""
+    """Return HTML without scripts, styles and forms; pictures must be part of it. What is too deep becomes text."""
+    if _nesting(page) > MOST_NESTING:
+        return _as_text(page)
     return bleach.clean(page, TAGS, _allowed, protocols={"http", "https", "mailto", "data"}, strip=True)
+
+
+def _nesting(page: str) -> int:
+    """Return the sum of the depths of all elements, roughly: to clean them takes time in proportion to it."""
+    opened, depth, nesting = Counter(), 0, 0
+    for end, name in TAG.findall(page):
+        name = name.lower()
+        if name in TAGS and name not in ENDS_ITSELF:
+            step = 1 if not end else -1 if opened[name] else 0
+            opened[name] += step
+            depth += step
+        nesting += depth
+    return nesting
+
+
+def _as_text(page: str) -> str:
+    return f"<pre>{escape(shortened(page))}</pre>"
 
 
 def _allowed(tag: str, name: str, value: str) -> bool:

@@ -1,26 +1,34 @@
 """The page that a student gets back: points, why, and what was handed in. It reads on a phone as on a desk."""
 
 import re
+import shutil
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
 from markupsafe import Markup
 from nbconvert.exporters import Exporter
 from nbconvert.filters import strip_ansi
-from nbconvert.filters.markdown_mistune import MarkdownWithMath
+from nbconvert.writers import FilesWriter
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook, SubmittedNotebook
+from nbgrader.converters import GenerateFeedback
+from traitlets import Float
 
-from grading.feedback import PICTURES, AttachedPictures, harmless
+from grading.feedback import PICTURES, AttachedPictures, from_markdown
 from grading.late import in_words, renew_penalty
 from grading.pages import code, rendered, shortened
 from grading.submission import is_check, marks
 from grading.told import Told, told
 
-HEADING = re.compile(r"^#{1,4} +(.+?) *#*$", re.MULTILINE)
-FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-POINTS_IN_HEADING = re.compile(r" *\([^()]*\bpoints?\b[^()]*\)$")
-OVERWRITTEN = re.compile(r"[^\n]*\r(?!\n)")  # what a progress bar has drawn before
+LONGEST_PAGE = 20_000_000  # characters of the whole notebook, with its pictures
+LONGEST_HEADING = 200
+HEADING = re.compile(r"#{1,4} +(.*)")
+PICTURE = re.compile(r"<img\b([^<>]*)>")
 
 
 @dataclass(frozen=True)
@@ -98,34 +106,87 @@ class Shown:
     outputs: list[Markup]
 
 
+class TookTooLong(BaseException):
+    """A page was not ready in time. Nobody who takes an Exception for a fault of the notebook catches it."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TookTooLong in what takes longer than this; only the main thread can be interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*signals: object) -> None:
+        raise TookTooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class WholeFilesWriter(FilesWriter):
+    """Writes a page under a temporary name, then puts it in place: there is never half of one."""
+
+    def write(self, output: str, resources: dict, notebook_name: str | None = None, **options: object) -> Path:
+        """Write a page and return its path."""
+        unfinished = super().write(output, resources, notebook_name=f".unfinished-{notebook_name}", **options)
+        return unfinished.replace(unfinished.with_name(unfinished.name.removeprefix(".unfinished-")))
+
+
 class FeedbackExporter(Exporter):
     """What `nbgrader generate_feedback` writes: a page that needs nothing but itself."""
 
     file_extension = ".html"
+    seconds = Float(60, help="How long a page may take; then it is made without the notebook's cells.").tag(config=True)
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)
+        if isinstance(self.parent, GenerateFeedback):
+            self.parent.writer = WholeFilesWriter(parent=self.parent, config=self.parent.config)
+            _remove_unfinished(self.parent)
 
     def from_notebook_node(
         self, nb: NotebookNode, resources: dict | None = None, **options: object
     ) -> tuple[str, dict]:
         """Return the page of a graded notebook, after the steps that nbgrader_config.py names."""
-        nb, resources = super().from_notebook_node(nb, resources, **options)
         ids = resources["nbgrader"]
         with Gradebook(ids["db_url"]) as gradebook:
             renew_penalty(gradebook, gradebook.find_submission(ids["assignment"], ids["student"]), self.config)
             graded = gradebook.find_submission_notebook(ids["notebook"], ids["assignment"], ids["student"])
-            return rendered("feedback.html.j2", **page(nb, graded)), resources
+            facts, scores, comments = _facts(graded), _scores(graded), _comments(graded)
+        try:
+            with time_limit(self.seconds):
+                clean, resources = super().from_notebook_node(nb, resources, **options)
+                return rendered("feedback.html.j2", **facts, **page(clean, scores, comments)), resources
+        except TookTooLong:
+            self.log.warning("%s: the page took too long, and is made without the cells.", ids["student"])
+            resources = {**resources, "output_extension": self.file_extension}
+            return rendered("feedback.html.j2", **facts, **page(_bare(nb), scores, comments, False)), resources
 
 
-def page(nb: NotebookNode, graded: SubmittedNotebook) -> dict[str, object]:
-    """Return what the template of a feedback page needs to know."""
-    scores = {grade.name: _score(grade) for grade in graded.grades}
-    unreadable = nb.metadata.get("grading", {}).get("unreadable", "")
-    found = exercises(nb, scores, _comments(graded))
-    notice = next((cell.source for cell in nb.cells if cell.get("id") == "before-grading"), "")
+def _remove_unfinished(converter: GenerateFeedback) -> None:
+    """Remove the folders in which a page is missing: nbgrader would take what is there for all of it."""
+    names = re.compile(converter._format_source("(?P<assignment>.*)", "(?P<student>.*)", escape=True))
+    for folder, notebooks in converter.assignments.items():
+        found = names.match(folder)
+        target = Path(converter._format_dest(found["assignment"], found["student"]))
+        pages = [target / f"{Path(notebook).stem}.html" for notebook in notebooks]
+        if target.is_dir() and not all(page.exists() and page.stat().st_size for page in pages):
+            shutil.rmtree(target)
+
+
+def _facts(graded: SubmittedNotebook) -> dict[str, object]:
+    """Return what the template needs to know from the gradebook."""
     student, submission = graded.student, graded.assignment
     penalty = graded.late_submission_penalty or 0
     return {
         "assignment": submission.name,
-        "title": _title(nb) or graded.name,
+        "notebook": graded.name,
         "student": " ".join(filter(None, (student.first_name, student.last_name))) or student.id,
         "student_id": student.id,
         "handed_in": f"{submission.timestamp:%Y-%m-%d %H:%M} UTC" if submission.timestamp else "",
@@ -133,12 +194,49 @@ def page(nb: NotebookNode, graded: SubmittedNotebook) -> dict[str, object]:
         "penalty": penalty,
         "before": graded.score,
         "score": Score(max(0, graded.score - penalty), graded.max_score),
-        "waiting": sum(score.most for score in scores.values() if score.waits),
-        "exercises": found,
-        "readable": not unreadable,
-        "notice": text_of(notice) if notice else "",
-        "cells": [_shown(cell) for cell in nb.cells if cell.source != notice],
     }
+
+
+def page(
+    nb: NotebookNode, scores: dict[str, Score], comments: dict[str, tuple[str, str]], whole: bool = True
+) -> dict[str, object]:
+    """Return what the template of a feedback page needs to know from the notebook, with all cells or without."""
+    notice = next((cell.source for cell in nb.cells if cell.get("id") == "before-grading"), "")
+    shown = list(_shown_cells(cell for cell in nb.cells if cell.source != notice)) if whole else []
+    return {
+        "title": _title(nb),
+        "waiting": sum(score.most for score in scores.values() if score.waits),
+        "exercises": exercises(nb, scores, comments),
+        "readable": not nb.metadata.get("grading", {}).get("unreadable", ""),
+        "notice": text_of(notice) if notice else "",
+        "cells": shown,
+        "is_whole": whole,
+    }
+
+
+def _bare(nb: NotebookNode) -> NotebookNode:
+    """Return a notebook with no more than the headings of the course's texts, the marks of cells, and the messages."""
+    bare = NotebookNode(metadata=nb.metadata, cells=[])
+    for cell in nb.cells:
+        source = "\n".join(f"# {heading}" for heading in _headings(cell)) if marks(cell).get("locked") else ""
+        bare.cells.append(NotebookNode(cell_type=cell.cell_type, metadata=cell.metadata, source=source, outputs=[]))
+    return bare
+
+
+def _shown_cells(cells: Iterable[NotebookNode]) -> Iterator[Shown]:
+    """Yield cells as they are shown, as long as they fit on a page."""
+    left = LONGEST_PAGE
+    for cell in cells:
+        shown = _shown(cell)
+        left -= len(shown.source) + sum(map(len, shown.outputs))
+        if left < 0:
+            yield Shown(Markup("<p>… and more cells, too long for a page</p>"), False, [])
+            return
+        yield shown
+
+
+def _scores(graded: SubmittedNotebook) -> dict[str, Score]:
+    return {grade.name: _score(grade) for grade in graded.grades}
 
 
 def _score(grade: object) -> Score:
@@ -159,8 +257,20 @@ def _headings(cell: NotebookNode) -> list[str]:
     """Return the headings of a text of the course, without the signs of Markdown and the points."""
     if cell.cell_type != "markdown" or marks(cell).get("solution"):
         return []
-    found = HEADING.findall(FENCED.sub("", cell.source))
-    return [POINTS_IN_HEADING.sub("", re.sub(r"[`*]", "", heading)) for heading in found]
+    found, is_code = [], False
+    for line in cell.source.splitlines():
+        is_code ^= line.startswith("```")
+        heading = HEADING.match(line)
+        if heading and not is_code:
+            found.append(_without_points(heading[1].rstrip(" #").replace("`", "").replace("*", "")))
+    return [heading[:LONGEST_HEADING] for heading in found if heading]
+
+
+def _without_points(heading: str) -> str:
+    """Return a heading without points in parentheses at its end."""
+    before, _, inside = heading.removesuffix(")").rpartition("(")
+    has_points = heading.endswith(")") and ")" not in inside and re.search(r"\bpoints?\b", inside)
+    return before.rstrip(" ") if has_points else heading
 
 
 def exercises(nb: NotebookNode, scores: dict[str, Score], comments: dict[str, tuple[str, str]]) -> list[Exercise]:
@@ -233,13 +343,17 @@ class _Renderer(AttachedPictures):
 def text_of(source: str, attachments: dict | None = None) -> Markup:
     """Return a text in Markdown as HTML that runs nothing, with the pictures that are attached to it."""
     renderer = _Renderer(escape=False, exclude_anchor_links=True, attachments=attachments)
-    return _described(harmless(MarkdownWithMath(renderer=renderer).render(shortened(source))))
+    return _described(from_markdown(source, renderer))
 
 
 def _described(clean: str) -> Markup:
     """Return cleaned HTML in which every picture has an alternative text."""
-    without_empty = re.sub(r'(<img[^>]*?) alt=""', r"\1", clean)
-    return Markup(re.sub(r"<img(?![^>]*\balt=)", '<img alt="a picture"', without_empty))
+
+    def describe(picture: re.Match) -> str:
+        attributes = picture[1].replace(' alt=""', "")
+        return f"<img{attributes}>" if " alt=" in attributes else f'<img alt="a picture"{attributes}>'
+
+    return Markup(PICTURE.sub(describe, clean))
 
 
 def _shown(cell: NotebookNode) -> Shown:
@@ -255,7 +369,7 @@ def _outputs(cell: NotebookNode) -> list[Markup]:
 def _output(output: NotebookNode) -> Markup:
     """Return one output as HTML: what the step HarmlessOutputs has left of it."""
     if output.output_type == "stream":
-        return _text(OVERWRITTEN.sub("", output.text))
+        return _text(_overwritten(output.text))
     if output.output_type == "error":
         return _text("\n".join(output.traceback) or f"{output.ename}: {output.evalue}")
     data = output.data
@@ -268,6 +382,11 @@ def _output(output: NotebookNode) -> Markup:
             alt = data.get("text/plain", "").removeprefix("Figure: ") or "a picture"
             return Markup('<img alt="{}" src="data:{};base64,{}">').format(alt, kind, data[kind].strip())
     return _text(data.get("text/latex") or data.get("text/plain", ""))
+
+
+def _overwritten(text: str) -> str:
+    """Return a text without what a progress bar has drawn before, in the same line."""
+    return "\n".join(line.removesuffix("\r").rpartition("\r")[2] for line in text.split("\n"))
 
 
 def _text(text: str) -> Markup:

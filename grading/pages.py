@@ -12,6 +12,7 @@ from pygments.lexers import PythonLexer
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_TEXT = 20_000  # characters of one cell or output
+LONGEST_LINE, MOST_EMPTY_LINES = 500, 20  # of code that is coloured
 
 
 def rendered(template: str, **values: object) -> str:
@@ -59,6 +60,19 @@ def shortened(text: str) -> str:
     return f"{text[:LONGEST_TEXT]}\n… and {len(text) - LONGEST_TEXT:,} more characters"
 
 
+def wrapped(source: str) -> str:
+    """Return code without very long lines, blanks at their ends, and many empty lines in a row.
+
+    Pygments takes the square of their length.
+    """
+    parts = (
+        line[start : start + LONGEST_LINE].rstrip()
+        for line in source.splitlines()
+        for start in range(0, len(line) or 1, LONGEST_LINE)
+    )
+    return re.sub(rf"\n{{{MOST_EMPTY_LINES},}}", "\n" * MOST_EMPTY_LINES, "\n".join(parts))
+
+
 def code(source: str) -> Markup:
     """Return Python, as HTML, with its words marked by kind."""
-    return Markup(highlight(shortened(source), PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)))
+    return Markup(highlight(wrapped(shortened(source)), PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)))

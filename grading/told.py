@@ -1,9 +1,8 @@
 """What the judge tells of a part, taken to pieces: one sentence, or what was tried, yours, expected, and a hint."""
 
-import re
 from dataclasses import dataclass
 
-FOUR_LINES = re.compile(r"tried: +(.*?)\nyours: +(.*?)\nexpected: +(.*?)\nhint: +(.*)", re.DOTALL)
+LINES = ("tried: ", "yours: ", "expected: ", "hint: ")  # how those of a failed try begin
 
 
 @dataclass(frozen=True)
@@ -24,5 +23,10 @@ class Told:
 
 def told(message: str) -> Told:
     """Return the pieces of a message."""
-    lines = FOUR_LINES.fullmatch(message.strip())
-    return Told("", *(piece.strip() for piece in lines.groups())) if lines else Told(message.strip())
+    rest, pieces = f"\n{message.strip()}", []
+    for start in LINES:
+        piece, found, rest = rest.partition(f"\n{start}")
+        if not found:
+            return Told(message.strip())
+        pieces.append(piece.strip())
+    return Told("", *pieces[1:], rest.strip()) if not pieces[0] else Told(message.strip())
