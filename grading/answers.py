@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -17,10 +16,10 @@ from types import TracebackType
 import numpy as np
 
 from grading import sandbox
+from grading.cells_read import Cell, cells_read
 from grading.faults import ServerLost
 from grading.inside.messages import Disconnected, MalformedMessage, receive, send
 from grading.student_edition import write_student_edition
-from transformer_lm.checks.source import defined_names, used_names
 
 INSIDE = Path(__file__).parent / "inside"
 COURSE = Path("/course")  # where the student edition of the package lies inside the sandbox
@@ -30,7 +29,6 @@ CELL_SECONDS = 10
 CALL_SECONDS = 10
 CALLS = 10_000  # of a function that an answer is given
 LONGEST_CELLS = 2 * 2**20  # characters of all cells together, as they are sent
-LONGEST_READ = 10_000  # characters of what is read for its form
 EXERCISE_SECONDS = 60  # for all cells and calls together
 # While an answer waits for a processor that others use, its time stands still: up to so many times the limit.
 PATIENCE = 6
@@ -40,15 +38,6 @@ TEXT = 2000  # characters of a text that an answer tells
 
 class AnswerEnded(Exception):
     """The answer's process is gone, or had to be stopped: the text says how, to the student."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A code cell of a submission, by its place in the notebook; `given` are the names that exercises ask for."""
-
-    number: int
-    source: str
-    given: frozenset[str] = frozenset()
 
 
 class AnswerServer:
@@ -231,30 +220,24 @@ class Answer:
         self._end()
         return Answer(self._server, self._exercise, [], self._forbids)
 
-    def source_of(self, name: str) -> str:
-        """Return the text of the last cell that defines a function or class, after cells with helpers that it uses.
+    @property
+    def sources(self) -> list[str]:
+        """The texts of all cells."""
+        return [cell.source for cell in self._cells]
 
-        Helpers are what other cells define beyond what exercises ask for. Empty if no cell defines the name, or one
-        that takes part is too long to be read.
-        """
-        defined = {cell: defined_names(cell.source) for cell in self._cells if len(cell.source) <= LONGEST_READ}
-        taking_part = [cell for cell in defined if name in defined[cell]][-1:]
-        used = set()
-        for cell in taking_part:  # grows while we go
-            used |= used_names(cell.source)
-            for other, names in defined.items():
-                if other not in taking_part and ((names - other.given) & used or name in names & used):
-                    taking_part.append(other)
-        sources = [cell.source for cell in sorted(taking_part, key=lambda cell: cell.number)]
-        return "\n\n\n".join(sources) if sum(map(len, sources)) <= LONGEST_READ else ""
+    def cells_of(self, name: str) -> tuple[Cell, ...]:
+        """Return the cells that are read for the form of the function or class with this name, as `cells_read` does."""
+        return cells_read(name, self._cells)
 
     def _leave_out_the_longest(self) -> None:
         """Leave out cells until the others fit into one message."""
         sizes = {cell.number: len(json.dumps(cell.source)) for cell in self._cells}
-        while sum(sizes.values()) > LONGEST_CELLS:
-            longest = max(sizes, key=sizes.get)
-            del sizes[longest]
-            self._left_out[longest] = "is too long to be run"
+        too_much = sum(sizes.values()) - LONGEST_CELLS
+        for number in sorted(sizes, key=sizes.get, reverse=True):
+            if too_much <= 0:
+                break
+            too_much -= sizes[number]
+            self._left_out[number] = "is too long to be run"
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._end()

@@ -2,19 +2,20 @@
 
 import ast
 import random
-import re
 
-from grading.answers import LONGEST_READ, Answer, AnswerEnded
+from grading.answers import Answer, AnswerEnded
+from grading.cells_read import LONGEST_READ, Cell
 from grading.judge import as_given, failure_told
 from grading.record import Mark, Part, ValueRecord
 from transformer_lm.checks.report import CheckFailed
 from transformer_lm.checks.source import parsed
-from transformer_lm.checks.style import FEW, TRIED, listed, statements, style_findings
+from transformer_lm.checks.style import FEW, TRIED, listed, statements, unread
 
 SHAPES_COST = 1  # however many comments are missing or wrong
 STYLE_COSTS = 0.25  # each finding
 STYLE_COST = 1  # at most
 SHORT_EARNS = 1
+SHOWN = 40  # characters of a cell that it is known by
 
 SHAPES = "to compare your shape comments with the shapes that occur"
 GIVE_SHAPES = "End each line that makes a tensor with its shape, such as # (b, n, d)."
@@ -23,7 +24,7 @@ MEND_SHAPES = "Print the shape just before that line and just after it, and name
 
 def shape_comments(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
     """Judge the comments that give shapes, by the shapes that occur."""
-    source = answer.source_of(record.defines)
+    source = _joined(answer.cells_of(record.defines))
     if not source:
         return _unreadable(SHAPES, SHAPES_COST, record)
     inputs = {name: as_given(array) for name, array in record.draw(rng, record.first_sizes).items()}
@@ -33,10 +34,7 @@ def shape_comments(record: ValueRecord, part: Part, answer: Answer, rng: random.
             return "Nothing is taken off: your code could not be run to watch its shapes."
         return Mark(-SHAPES_COST, str(CheckFailed(SHAPES, "there are no such comments", "some", GIVE_SHAPES)))
     try:
-        # Comments are read where no student's code has run, and where reading may not take for ever.
-        with answer.without_cells() as reader:
-            reader.keep_running()
-            told, _ = reader.ask("read", source=source, observations=reply.get("observations"))
+        told = _read(answer, "read", source=source, observations=reply.get("observations"))
     except AnswerEnded:
         return Mark(-SHAPES_COST, str(CheckFailed(SHAPES, "they take too long to be read", "plain ones", GIVE_SHAPES)))
     if failure_told(told):
@@ -49,11 +47,33 @@ def shape_comments(record: ValueRecord, part: Part, answer: Answer, rng: random.
     return Mark(-SHAPES_COST, str(CheckFailed(SHAPES, yours, "a right shape for each tensor", hint)))
 
 
+def _joined(cells: tuple[Cell, ...]) -> str:
+    """Return the text of cells as one."""
+    return "\n\n\n".join(cell.source.strip("\n") for cell in cells)
+
+
+def _read(answer: Answer, do: str, **what: object) -> dict:
+    """Return what a process finds in a text that has run no student's code, and that may not read for ever.
+
+    Raises AnswerEnded if it takes too long.
+    """
+    with answer.without_cells() as reader:
+        reader.keep_running()
+        return reader.ask(do, **what)[0]
+
+
 def _has_shapes(source: str) -> bool:
     """Tell whether at least every other statement has a comment that looks like a shape."""
     nodes = ast.walk(parsed(source) or ast.Module([], []))
     made = sum(isinstance(node, ast.Assign | ast.AnnAssign | ast.Return) for node in nodes)
-    return 2 * len(re.findall(r"#.*[\[(][^\])#]*,[^\])#]*[\])]", source)) >= made
+    return 2 * sum(map(_looks_like_a_shape, source.splitlines())) >= made
+
+
+def _looks_like_a_shape(line: str) -> bool:
+    """Tell whether a line ends in a comment with a comma between brackets."""
+    comment = line.partition("#")[2]
+    opened = min((place for place in map(comment.find, "([") if place >= 0), default=len(comment))
+    return "," in comment[opened : max(map(comment.rfind, ")]"), default=0)]
 
 
 def _unreadable(tried: str, cost: float, record: ValueRecord) -> Mark:
@@ -63,10 +83,21 @@ def _unreadable(tried: str, cost: float, record: ValueRecord) -> Mark:
 
 def style(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
     """Judge the cell by PEP 8: each finding takes off a little, up to a limit."""
-    source = answer.source_of(record.defines)
-    if not source:
+    cells = answer.cells_of(record.defines)
+    if not cells:
         return _unreadable(TRIED, STYLE_COST, record)
-    found = style_findings(source)
+    try:
+        told = _read(answer, "style", sources=[cell.source for cell in cells])
+    except AnswerEnded:
+        told = {}
+    if "findings" not in told:
+        failed = CheckFailed(TRIED, "it cannot be read in time", "a plain cell", "Write it as plainly as you can.")
+        return Mark(-STYLE_COST, str(failed))
+    found = [
+        (line, text if len(cells) == 1 else f"{text} (in the cell that begins `{_beginning(cell)}`)")
+        for cell, findings in zip(cells, told["findings"], strict=True)
+        for line, text in findings
+    ]
     if not found:
         return "The cell follows PEP 8."
     points = min(STYLE_COST, STYLE_COSTS * len(found))
@@ -74,9 +105,16 @@ def style(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -
     return Mark(-points, str(CheckFailed(TRIED, listed(found), "nothing to find", hint)))
 
 
+def _beginning(cell: Cell) -> str:
+    return cell.source.strip().partition("\n")[0][:SHOWN]
+
+
 def short_forward(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
-    """Give an extra point for a short answer, if everything before is right."""
-    count = statements(answer.source_of(record.defines), record.defines)
+    """Give an extra point for a short answer that can be read, if everything before is right."""
+    word = unread("\n".join(answer.sources))
+    if word:
+        return f"The extra point is for a forward that is written out: leave out {word} in all your cells."
+    count = statements(_joined(answer.cells_of(record.defines)), record.defines)
     if count is None or count > FEW:
         return f"The extra point is for a right answer whose forward takes {FEW} statements or fewer."
     return Mark(SHORT_EARNS, f"An extra point, if all the rest is right: your forward takes {count} statements.")

@@ -105,6 +105,102 @@ def test_nothing_is_gained_by_writing_an_answer_in_another_cell(sources):
     assert (got[""], got["-shapes"], got["-style"], got["-length"]) == (3, -1, -1, 0)
 
 
+LONG = "# " + "x" * 10_000 + "\n"
+IN_INIT = """\
+class SelfAttention(nn.Module):
+    def __init__(self, input_size, hidden):
+        super().__init__()
+        self.k, self.q, self.v = (nn.Linear(input_size, hidden) for _ in range(3))
+
+        def forward(x):
+            k, q, v = self.k(x), self.q(x), self.v(x)  # (b, n, hidden)
+            scores = q @ k.mT  # (b, n, n)
+            scores = scores / k.shape[-1] ** 0.5  # (b, n, n)
+            weights = scores.softmax(dim=-1)  # (b, n, n)
+            return weights @ v  # (b, n, hidden)
+
+        self.forward = forward
+"""
+AS_TEXT = f"""\
+class SelfAttention(nn.Module):
+    def __init__(self, input_size, hidden):
+        super().__init__()
+        namespace = {{"nn": nn}}
+        exec({UNTIDY.replace("Base", "Hidden")!r}, namespace)
+        self.__class__ = namespace["Hidden"]
+        self.k, self.q, self.v = (nn.Linear(input_size, hidden) for _ in range(3))
+"""
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        [IN_INIT],
+        [AS_TEXT],
+        [SHORT, "Base = 3\n" + UNTIDY + "\n\nSelfAttention = Base\n"],
+        [SHORT, UNTIDY, "SelfAttention = Base\n"],
+        [SHORT, UNTIDY.replace("Base", "SelfAttention") + LONG],
+        ["exec(" + repr(UNTIDY) + ")", LEAN],
+    ],
+    ids=["in-init", "as-text", "renamed", "renamed-later", "decoy-before-a-long-cell", "base-as-text"],
+)
+def test_a_long_forward_that_is_hidden_earns_no_extra_point(sources):
+    got = points(HEAD, *sources)
+    assert got[""] == 3  # it is right
+    assert got["-length"] == 0
+
+
+def test_a_decoy_before_a_cell_that_is_too_long_does_not_save_its_form():
+    got = points(HEAD, SHORT, UNTIDY.replace("Base", "SelfAttention") + LONG)
+    assert (got["-shapes"], got["-style"]) == (-1, -1)
+
+
+def test_exceptions_that_a_cell_grants_itself_do_not_count():
+    long = f"x = '{'a' * 120}'"
+    assert style_findings(f"{long}  # noqa\n") == style_findings(f"{long}  # none\n")
+    assert style_findings(f"{long}  # NoPEP8\n") != []
+    assert style_findings(f'text = """  # noqa\n{long}\n"""\n') != []
+
+
+HELPER = """\
+def attend(q, k, v):
+    scores = q @ k.mT / q.shape[-1] ** 0.5  # (b, n, n)
+    return scores.softmax(-1) @ v  # (b, n, hidden)
+"""
+USES_HELPER = HEAD.model_answer[: HEAD.model_answer.index("    def forward")] + (
+    "    def forward(self, x):\n        return attend(self.q(x), self.k(x), self.v(x))  # (b, n, hidden)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("helper", "answer"),
+    [
+        (HELPER + "\n\n", USES_HELPER),
+        (HELPER + "\n\n\n\n", "\n\n\n\n" + USES_HELPER),
+        (HELPER, "import math\n\n\n" + USES_HELPER),
+        (HELPER + "\n\nprint('done')\n", "from math import pi\n\n\n" + USES_HELPER),
+    ],
+    ids=["empty-lines-at-the-end", "empty-lines-between", "import", "import-after-a-call"],
+)
+def test_cells_that_are_tidy_each_by_itself_cost_nothing_together(helper, answer):
+    got = points(HEAD, helper, answer)
+    assert (got[""], got["-shapes"], got["-style"]) == (3, 0, 0)
+
+
+def test_a_finding_names_its_line_and_its_cell():
+    cells = [Cell(0, SETUP), Cell(1, "\n\n" + HELPER.replace("q, k, v", "q,k,v")), Cell(2, USES_HELPER)]
+    result = judge(HEAD, cells, answer_server("01_self_attention", REDUCED), seed=1, solution=2)
+    (said,) = [part.message for part in result.parts if part.name.endswith("-style")]
+    assert "line 3: E231 missing whitespace after ',' (in the cell that begins `def attend(q,k,v):`)" in said
+
+
+def test_a_cell_that_takes_for_ever_to_judge_for_style_is_marked_down_in_time():
+    blanks = "flag = not" + "\t" * 5000 + "True\n\n\n"  # pycodestyle takes the cube of their number
+    start = time.monotonic()
+    assert points(HEAD, blanks + HEAD.model_answer)["-style"] == -1
+    assert time.monotonic() - start < 60  # it has ten seconds; all of them took minutes
+
+
 def test_helpers_in_another_cell_are_looked_at_too():
     helper = """\
 def attend(q, k, v):

@@ -20,6 +20,7 @@ from transformer_lm.checks.plain import plain
 from transformer_lm.checks.report import NOT_THEIRS, CheckFailed, described, described_errors, kind
 from transformer_lm.checks.shape_comments import findings
 from transformer_lm.checks.student_test import TestExercise, outcome_of
+from transformer_lm.checks.style import style_findings
 from transformer_lm.shapes import ShapeError
 
 NOT_THEIRS.add(Path(__file__).resolve().parent)  # no line of this folder is a student's
@@ -179,6 +180,10 @@ class Answer:
         return {
             "findings": [[finding.line, finding.kind, finding.text] for finding in findings(source, observations)]
         }, {}
+
+    def style(self, arrays: dict, sources: list[str]) -> tuple[dict, dict]:
+        """Tell what PEP 8 would have otherwise in each cell; asked of a process that has run no cell."""
+        return {"findings": [style_findings(source) for source in sources]}, {}
 
     def test(self, arrays: dict, name: str) -> tuple[dict, dict]:
         """Run a student's test on a function that the judge computes; tell what became of it."""

@@ -1,6 +1,7 @@
 """The text of the cell that defines an answer, for what is checked in the text: comments and style."""
 
 import ast
+import functools
 import inspect
 import linecache
 import re
@@ -8,7 +9,7 @@ import warnings
 from collections.abc import Callable
 
 MOST_MAGICS = 50
-MAGIC = re.compile(r"\s*([%!?]|[\w, ]+=\s*[%!])|.*\?\s*$")
+MOST_PARSED = 100_000  # characters, over all the times that one cell is parsed
 
 
 def cell_source(answer: Callable) -> str:
@@ -31,7 +32,7 @@ def without_magics(source: str) -> str:
     Raises ValueError if it is not Python even then.
     """
     lines = re.split(r"\r\n|\r|\n", source)
-    for _ in range(MOST_MAGICS):
+    for _ in range(max(1, min(MOST_MAGICS, MOST_PARSED // (len(source) + 1)))):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -39,7 +40,7 @@ def without_magics(source: str) -> str:
             return "\n".join(lines)
         except SyntaxError as error:
             number = (error.lineno or 0) - 1
-            if not 0 <= number < len(lines) or not MAGIC.match(lines[number]):
+            if not 0 <= number < len(lines) or not _is_magic(lines[number]):
                 raise ValueError(f"the cell must be Python, got a syntax error in line {number + 1}.") from error
         except (RecursionError, MemoryError) as error:
             raise ValueError("the cell must be Python, got one that is nested too deeply.") from error
@@ -47,7 +48,19 @@ def without_magics(source: str) -> str:
             lines[number] = _passing(lines[number])
             number += 1
         lines[number] = _passing(lines[number])
-    raise ValueError(f"the cell must be Python, got more than {MOST_MAGICS} lines that are not.")
+    raise ValueError("the cell must be Python, got too many lines that are not.")
+
+
+def _is_magic(line: str) -> bool:
+    """Tell whether only IPython may understand a line: `%time`, `!ls`, `files = !ls`, `?len` or `len?`."""
+    text = line.strip()
+    targets, equals, value = text.partition("=")
+    is_assigned = bool(equals) and all(each.isalnum() or each in "_, " for each in targets)
+    return (
+        text.startswith(("%", "!", "?"))
+        or text.endswith("?")
+        or (is_assigned and value.lstrip().startswith(("%", "!")))
+    )
 
 
 def _passing(line: str) -> str:
@@ -71,6 +84,7 @@ def parsed(source: str) -> ast.Module | None:
         return None
 
 
+@functools.lru_cache(maxsize=4096)  # the cells of a submission are read for one exercise after the other
 def defined_names(source: str) -> frozenset[str]:
     """Return the names of the functions and classes that a cell defines at its top."""
     names = set()
@@ -82,6 +96,20 @@ def defined_names(source: str) -> frozenset[str]:
     return frozenset(names)
 
 
+@functools.lru_cache(maxsize=4096)
+def assigned_names(source: str) -> frozenset[str]:
+    """Return the names that a cell assigns or imports at its top."""
+    names = set()
+    for node in getattr(parsed(source), "body", []):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            inner = ast.walk(node)
+            names |= {each.id for each in inner if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    return frozenset(names)
+
+
+@functools.lru_cache(maxsize=4096)
 def used_names(source: str) -> frozenset[str]:
     """Return the names that a cell reads and nowhere assigns, not even as an argument."""
     nodes = list(ast.walk(parsed(source) or ast.Module([], [])))

@@ -2,7 +2,8 @@
 
 import ast
 import contextlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 
 import pycodestyle
 
@@ -14,6 +15,12 @@ FEW = 3  # statements of a short answer
 SHOWN = 4  # findings in a message
 # What the tool leaves out by itself, since PEP 8 is not clear there, and what a cell cannot have: an end of file.
 NOT_ASKED = ("E121", "E123", "E126", "E226", "E24", "E704", "W503", "W504", "W292", "W391")
+NO_QA = re.compile("# no(?=qa|pep8)", re.IGNORECASE)  # by which pycodestyle would skip a line
+# What makes code from texts, or puts it where no reader of the cell would look for it.
+UNREAD = re.compile(
+    r"\b(?:exec|setattr|builtins|__builtins__|__import__|importlib|FunctionType|CodeType|CompilationUnit|"
+    r"run_cell|user_ns|__code__|__globals__|__dict__)\b|(?<![\w.])(?:eval|compile|vars)\b|globals\(\)\["
+)
 
 TRIED = f"to read your cell by PEP 8, with lines of up to {LINE_LENGTH} characters"
 
@@ -36,10 +43,12 @@ def style_findings(source: str) -> list[tuple[int, str]]:
     guide = pycodestyle.StyleGuide(reporter=_Findings, max_line_length=LINE_LENGTH, ignore=NOT_ASKED)
     with contextlib.suppress(ValueError):  # what is no Python is a finding too
         source = without_magics(source)
-    lines = source.rstrip().splitlines()
+    lines = NO_QA.sub("# --", source).rstrip().splitlines()
+    first = next((number for number, line in enumerate(lines) if line.strip()), 0)  # it may begin with empty lines
     report = guide.init_report(_Findings)
-    pycodestyle.Checker(lines=[f"{line}\n" for line in lines], options=guide.options, report=report).check_all()
-    return sorted(report.found)
+    lines = [f"{line}\n" for line in lines[first:]]
+    pycodestyle.Checker(lines=lines, options=guide.options, report=report).check_all()
+    return sorted((first + line, text) for line, text in report.found)
 
 
 def listed(findings: list[tuple[int, str]]) -> str:
@@ -58,31 +67,53 @@ def style(answer: Callable) -> None:
 
 
 def statements(source: str, name: str) -> int | None:
-    """Return how many statements a cell takes that defines a class, apart from docstrings, imports and `__init__`.
+    """Return how many statements a cell takes that defines a class, apart from docstrings, imports and its `__init__`.
 
-    A lambda and a `:=` count like a statement. None if the cell does not define the class, or is no Python.
+    A lambda and a `:=` count like a statement. What an `__init__` defines for later counts too, functions, classes and
+    lambdas with all that they hold. None if the cell does not define the class, or is not Python.
     """
     tree = parsed(source)
     if tree is None or not any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
         return None
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    given = [node for node in ast.walk(tree) if isinstance(node, functions) and node.name == "__init__"]
-    left_out = {id(inner) for function in given for inner in ast.walk(function)}
-    counted = [
-        node
-        for node in ast.walk(tree)
-        if id(node) not in left_out
-        and isinstance(node, ast.stmt | ast.Lambda | ast.NamedExpr)
-        and not isinstance(node, (ast.ClassDef, ast.Import, ast.ImportFrom, *functions))
-        and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
-    ]
-    return len(counted)
+    return sum(map(_is_counted, _nodes_that_count(tree, name)))
+
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _nodes_that_count(tree: ast.Module, name: str) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree, without those that only the `__init__` of a class runs."""
+    own = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+    inits = {id(node) for each in own for node in each.body if getattr(node, "name", "") == "__init__"}
+    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while waiting:
+        node, in_init = waiting.pop()
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
+            in_init = id(node) in inits
+        if not in_init:
+            yield node
+        waiting += [(child, in_init) for child in ast.iter_child_nodes(node)]
+
+
+def _is_counted(node: ast.AST) -> bool:
+    is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    left_out = isinstance(node, (ast.ClassDef, ast.Import, ast.ImportFrom, *FUNCTIONS)) or is_text
+    return isinstance(node, ast.stmt | ast.Lambda | ast.NamedExpr) and not left_out
+
+
+def unread(source: str) -> str:
+    """Return the first word of a cell that can run code which no reader of it sees, such as `exec`, or nothing."""
+    found = UNREAD.search(source)
+    return found[0] if found else ""
 
 
 def short_forward(answer: Callable) -> None:
     """Say whether the student's `forward` is short enough for an extra point."""
-    count = statements(cell_source(answer), answer.__name__)
-    if count is not None and count <= FEW:
+    source = cell_source(answer)
+    count = statements(source, answer.__name__)
+    if unread(source):
+        print(f"The extra point is for a forward that is written out: leave out {unread(source)}.")
+    elif count is not None and count <= FEW:
         length = f"{count} statement{'s' if count > 1 else ''}"
         passed("short forward", f"{length}, worth an extra point if all the rest is right.")
     else:
