@@ -452,11 +452,12 @@ def test_a_server_that_is_killed_is_no_students_fault():
     with AnswerServer({}, bool(missing_walls())) as server:
         server.start()
         process = server_process(server)
-        with Answer(server, "kqv", [Cell(0, "x = 1")], False) as answer:
-            answer.keep_running()
-            process.kill()
-            with pytest.raises(ServerLost, match="must keep running"):
-                answer.ask("defines", name="x")
+        answer = Answer(server, "kqv", [Cell(0, "x = 1")], False)
+        answer.keep_running()
+        process.kill()
+        process.wait()
+        with pytest.raises(ServerLost, match="must keep running"), answer:
+            answer.ask("defines", name="x")
         with Answer(server, "kqv", [Cell(0, "x = 1")], False) as answer:
             answer.keep_running()
             assert answer.ask("defines", name="x")[0] == {"defined": True}
