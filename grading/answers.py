@@ -48,13 +48,14 @@ class AnswerServer:
 
     `timed_out` counts the answers that were stopped by the clock before they had used their processor time. Something
     else may have used the processor: a caller can set it to 0, and try such an answer again when nothing else runs.
+    `used` counts the seconds of all answers together.
     """
 
     def __init__(self, hidden: Mapping[str, str], reduced: bool = False) -> None:
         self.missing = list(sandbox.missing_walls())
         if self.missing and not reduced:
             raise sandbox.IsolationIncomplete(self.missing)
-        self.timed_out = 0
+        self.timed_out, self.used = 0, 0.0
         self._hidden = hidden
         self._process: subprocess.Popen | None = None
         self._kept = ExitStack()  # folder and log, until the process ends
@@ -176,7 +177,8 @@ class Answer:
 
     Cells that hang or end their process are noted in `left_out`, and the others are run again without them in a new
     process: `errors` tells what went wrong with each cell. `kept` holds what judges remember from part to part.
-    `folder` is where the files lie that were handed in beside the notebook.
+    `folder` is where the files lie that were handed in beside the notebook. All cells and calls together have so many
+    `seconds`.
     """
 
     def __init__(
@@ -187,6 +189,7 @@ class Answer:
         forbids_attention: bool,
         left_out: dict[int, str] | None = None,
         folder: Path | None = None,
+        seconds: float = EXERCISE_SECONDS,
     ) -> None:
         self._server, self._exercise, self._forbids = server, exercise, forbids_attention
         self._cells, self._left_out = cells, {} if left_out is None else left_out
@@ -195,7 +198,7 @@ class Answer:
         self.folder = folder
         self._raised: dict[int, str] = {}
         self._connection: socket.socket | None = None
-        self._seconds_left, self._patience = EXERCISE_SECONDS, (PATIENCE - 1) * EXERCISE_SECONDS
+        self._seconds, self._seconds_left, self._patience = seconds, seconds, (PATIENCE - 1) * seconds
 
     def __enter__(self) -> "Answer":
         return self
@@ -207,7 +210,7 @@ class Answer:
         """
         while self._connection is None:
             if self._seconds_left <= 0:
-                raise AnswerEnded(f"and the cells before it run for more than {EXERCISE_SECONDS} seconds together")
+                raise AnswerEnded(f"and the cells before it run for more than {self._seconds:.0f} seconds together")
             self._start()
 
     @property
@@ -241,6 +244,7 @@ class Answer:
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._end()
+        self._server.used += self._seconds - self._seconds_left
 
     def _start(self) -> None:
         """Run the cells; a cell that takes its process with it is left out the next time."""
@@ -312,7 +316,7 @@ class Answer:
         except TimeoutError:
             self._server.timed_out += awaited.out_of_patience or self._ran - ran < 0.9 * limit
             self._end()
-            raise AnswerEnded(f"runs for more than {seconds} seconds: is there a loop that does not end?") from None
+            raise AnswerEnded(f"runs for more than {limit:.0f} seconds: is there a loop that does not end?") from None
         except MalformedMessage:
             self._end()
             raise AnswerEnded("sends what no answer should send") from None

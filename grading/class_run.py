@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from nbgrader.apps.baseapp import NbGrader
 from nbgrader.converters import Autograde
 from nbgrader.utils import setenv
 
-from grading.answers import Answer, AnswerEnded, Cell
+from grading.answers import Answer, AnswerEnded, AnswerServer, Cell
 from grading.cluster import on_cluster
 from grading.export import grade_rows, write_csv
 from grading.faults import ANY_REMEDY, NEEDED, MachineFault, ServerLost, is_machines, machine_fault
@@ -74,12 +74,14 @@ class Job:
 class Judged:
     """What a worker found out about a submission; `notes` are for a person to read.
 
-    One that has `failed` is tried again at the next run.
+    One that has `failed` is tried again at the next run. One that is `doubtful` is tried again when nothing else is
+    going on: something may have kept its answers from the processor.
     """
 
     ready: dict[Path, Ready] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     failed: bool = False
+    doubtful: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,9 +189,11 @@ class ClassRun:
         # The first workers of this machine are forked before the gradebook is used, and inherit no connection to it.
         with _patient() as asked, kept_open(self._course.db_url) as failures:
             if cluster:
-                found = on_cluster(judge_submission, jobs, cluster, done, _without_a_worker, asked.__len__)
+                found = on_cluster(
+                    judge_submission, jobs, cluster, done, _without_a_worker, asked.__len__, _is_doubtful
+                )
             else:
-                found = side_by_side(judge_submission, jobs, workers, _given_up, asked.__len__)
+                found = side_by_side(judge_submission, jobs, workers, _given_up, asked.__len__, _is_doubtful)
             try:
                 with closing(found):
                     for job, result in found:
@@ -448,6 +452,10 @@ def _folder(job: Job) -> Path | None:
     return next(iter(job.notebooks)).parent if job.notebooks else None
 
 
+def _is_doubtful(found: Judged) -> bool:
+    return found.doubtful
+
+
 def _stopped(error: Exception) -> Judged:
     note = f"The judge stopped at it, with {type(error).__name__}: {error}. A person must look at it."
     return Judged(notes=[note[:500]], failed=True)
@@ -477,6 +485,15 @@ def _without_a_worker(job: Job) -> Judged:
 
 
 def _judged(job: Job) -> Judged:
+    if not job.notebooks:
+        return Judged()
+    server = answer_server(job.assignment, job.reduced)
+    server.timed_out = 0
+    found = _found(job, server)
+    return replace(found, doubtful=server.timed_out > 0)
+
+
+def _found(job: Job, server: AnswerServer) -> Judged:
     found = Judged()
     for path, released_at in job.notebooks.items():
         released = read_released(released_at)
@@ -489,7 +506,7 @@ def _judged(job: Job) -> Judged:
         found.notes.extend(repair(notebook, released))
         results = []
         if records:
-            results = judged(notebook, released, records, answer_server(job.assignment, job.reduced), path.parent)
+            results = judged(notebook, released, records, server, path.parent)
         found.ready[path] = Ready(results, _executed(job, path.stem, notebook))
     return found
 

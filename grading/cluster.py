@@ -58,25 +58,27 @@ def on_cluster(
     shared: Path,
     given_up: Callable[[Task], Result],
     interrupted: Callable[[], object] = bool,
+    doubtful: Callable[[Result], bool] = lambda result: False,
 ) -> Iterator[tuple[Task, Result]]:
     """Yield each task with its result, as soon as it is there; few tasks wait at a time, however many there are.
 
-    A task whose worker ends is done again by another; if it ends one worker after the other, its result is `given_up`
-    of it. `shared` is a folder that all workers must see; a file is written there for the time of the run.
+    A task whose worker ends, or whose result is `doubtful`, is done again when nothing else is going on; if it ends one
+    worker after the other, its result is `given_up` of it. `shared` is a folder that all workers must see; a file is
+    written there for the time of the run.
 
     Raises ClusterUnusable if there is no scheduler, no worker, or one that must not take part, and KeyboardInterrupt
     soon after it was `interrupted`.
     """
     with _connected(address) as client, _ticket(shared) as ticket:
         cluster = _Cluster(client, work, ticket, interrupted)
-        doubtful: list[Task] = []
+        again: list[Task] = []
         for task in tasks:
             cluster.submit(task)
             if len(cluster.waiting) > 2 * cluster.size():
-                yield from cluster.finished(doubtful.append)
+                yield from cluster.sure(again.append, doubtful)
         while cluster.waiting:
-            yield from cluster.finished(doubtful.append)
-        for task in doubtful:  # alone: beside others it may have been lost with a worker that one of them has ended
+            yield from cluster.sure(again.append, doubtful)
+        for task in again:  # alone: beside others it may have been lost with a worker that one of them has ended
             ended: list[Task] = []
             cluster.submit(task)
             yield from cluster.finished(ended.append)
@@ -106,6 +108,14 @@ class _Cluster:
         given = pickle.dumps((self._work, task))
         with _scheduler_needed():
             self.waiting[self._client.submit(_carried_out, given, *self._ticket, VERSION, pure=False)] = task
+
+    def sure(self, again: Callable[[Task], None], doubtful: Callable[[Result], bool]) -> Iterator[tuple[Task, Result]]:
+        """Wait until tasks are done, and yield them. Calls `again` with those that are lost or doubtful."""
+        for task, result in self.finished(again):
+            if doubtful(result):
+                again(task)
+            else:
+                yield task, result
 
     def finished(self, lost: Callable[[Task], None]) -> Iterator[tuple[Task, Result]]:
         """Wait until tasks are done, and yield them. Calls `lost` with those whose workers have ended, one by one."""

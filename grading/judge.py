@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from grading.answers import Answer, AnswerEnded, AnswerServer, Cell
+from grading.answers import EXERCISE_SECONDS, Answer, AnswerEnded, AnswerServer, Cell
 from grading.record import Arrays, Mark, Part, Record, ValueRecord, WrongAnswer
 from transformer_lm.checks.diagnosis import GRADIENT, close, general_hint, known_mistake, tolerance
 from transformer_lm.checks.exercise import (
@@ -90,16 +90,17 @@ def judge(
     solution: int = 0,
     left_out: dict[int, str] | None = None,
     folder: Path | None = None,
+    seconds: float = EXERCISE_SECONDS,
 ) -> ExerciseResult:
     """Return the points for an exercise after running the cells; the one with the number `solution` answers it.
 
     The inputs are drawn from `seed`, or from the system's randomness without it. `left_out` remembers cells that took
     their process with them, from one exercise of a submission to the next. `folder` is where files that were handed in
-    beside the notebook lie.
+    beside the notebook lie. The answer has so many `seconds`.
     """
     rng = random.Random(secrets.randbits(64) if seed is None else seed)
     results = []
-    with Answer(server, record.id, cells, record.forbids_attention, left_out, folder) as answer:
+    with Answer(server, record.id, cells, record.forbids_attention, left_out, folder, seconds) as answer:
         for part in record.parts:
             try:
                 if part.runs:

@@ -13,6 +13,9 @@ from grading.record import Record
 from grading.repair import read_submission
 from transformer_lm.checks.source import defined_names
 
+OWN_SECONDS = 6  # of each exercise: a right answer takes one or two
+SHARED_SECONDS = 30  # of all exercises of a submission, beyond those
+
 
 def marks(cell: NotebookNode) -> NotebookNode:
     """Return what nbgrader knows about a cell: its grade_id, whether it is locked, a solution, graded."""
@@ -43,13 +46,20 @@ def records_of(assignment: str, released: NotebookNode) -> list[Record]:
 def judged(
     submitted: NotebookNode, released: NotebookNode, records: Iterable[Record], server: AnswerServer, folder: Path
 ) -> list[ExerciseResult]:
-    """Judge the exercises of a repaired submission, handed in with other files in a folder, one after the other."""
-    results, left_out = [], {}
+    """Judge the exercises of a repaired submission, handed in with other files in a folder, one after the other.
+
+    Each has some seconds of its own, and one that hangs takes from those that they share: so no submission takes long,
+    and no answer pays for the others.
+    """
+    results, left_out, shared = [], {}, SHARED_SECONDS
     for record in records:
+        used = server.used
         cells = cells_before(submitted, released, record.parts[0].name)
         names = [marks(cell).get("grade_id") for cell in submitted.cells]
         solution = names.index(record.solution_cell)
-        results.append(judge(record, cells, server, solution=solution, left_out=left_out, folder=folder))
+        limit = OWN_SECONDS + shared
+        results.append(judge(record, cells, server, None, solution, left_out, folder, limit))
+        shared -= min(shared, max(0, server.used - used - OWN_SECONDS))
     return results
 
 

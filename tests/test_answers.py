@@ -178,11 +178,10 @@ raise ValueError(f"<<{peak() - before}>>")
 
 
 def test_an_answer_need_not_hurry_because_its_server_starts_slowly(monkeypatch):
-    monkeypatch.setattr(answers, "EXERCISE_SECONDS", 3)
     with AnswerServer({}, bool(missing_walls())) as server:
         start = server.start
         monkeypatch.setattr(server, "start", lambda: (time.sleep(3), start()))
-        with Answer(server, "kqv", [Cell(0, "x = 1")], False) as answer:
+        with Answer(server, "kqv", [Cell(0, "x = 1")], False, seconds=3) as answer:
             answer.keep_running()
             assert answer.errors == {}
             assert answer.ask("defines", name="x")[0] == {"defined": True}
@@ -458,7 +457,7 @@ def test_a_server_that_is_killed_is_no_students_fault():
         process.wait()
         with pytest.raises(ServerLost, match="must keep running"), answer:
             answer.ask("defines", name="x")
-        with Answer(server, "kqv", [Cell(0, "x = 1")], False) as answer:
+        with Answer(server, "kqv", [Cell(0, "x = 1")], False, seconds=3) as answer:
             answer.keep_running()
             assert answer.ask("defines", name="x")[0] == {"defined": True}
 
@@ -467,7 +466,7 @@ def test_an_answer_that_the_system_kills_is_not_the_servers_fault():
     with AnswerServer({}, bool(missing_walls())) as server:
         server.start()
         process = server_process(server)
-        with Answer(server, "kqv", [Cell(0, "x = 1")], False) as answer:
+        with Answer(server, "kqv", [Cell(0, "x = 1")], False, seconds=3) as answer:
             answer.keep_running()
             process.children(recursive=True)[-1].kill()
             with pytest.raises(AnswerEnded, match="was stopped by the system"):
