@@ -1,6 +1,7 @@
 """Grades as CSV: for spreadsheets, without formulas that these would run, and for Canvas and Moodle."""
 
 import csv
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -23,7 +24,11 @@ COLUMNS = (
     "score",
     "max_score",
 )
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
+# What a spreadsheet takes for a formula, also in full width, behind blanks and signs that nobody sees; or behind a sign
+# that separates cells where a comma does not.
+STARTS = "-=+@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b"
+INVISIBLE = r"\x00-\x08\x0b\x0c\x0e- \x7f-\xa0\xad\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff"
+FORMULA = re.compile(rf"^(?=[\t\r\n])|(^|[\t\r\n;|])([{INVISIBLE}]*)(?=[{STARTS}])")
 
 
 class GradesExportPlugin(ExportPlugin):
@@ -220,6 +225,4 @@ def write_rows(path: Path, rows: Iterable[Iterable[object]]) -> None:
 
 def defused(value: object) -> object:
     """Return a value that no spreadsheet takes for a formula: what looks like one gets a quote before it."""
-    if isinstance(value, str) and value.lstrip(" ").startswith(FORMULA_STARTS):
-        return f"'{value}"
-    return value
+    return FORMULA.sub(r"\1'\2", value) if isinstance(value, str) else value

@@ -9,7 +9,7 @@ from nbgrader.api import Gradebook
 from sample_class import ROOT, python
 from traitlets.config import Config
 
-from grading.export import CanvasExportPlugin, MoodleExportPlugin
+from grading.export import CanvasExportPlugin, MoodleExportPlugin, defused
 
 DUE = datetime(2030, 1, 31, 12)
 STUDENTS = {
@@ -118,3 +118,29 @@ def test_nbgrader_writes_these_files(course):
     said = python(course, "nbgrader", "export", "--exporter", "grading.export.MoodleExportPlugin")
     assert "first: 1 submissions wait for a person's marks." in said
     assert (course / "moodle.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "safe"),
+    [
+        ("Ada-Marie @ O'Hara = x", "Ada-Marie @ O'Hara = x"),
+        ("ada@example.org", "ada@example.org"),
+        ("Doe, -Jane", "Doe, -Jane"),
+        (-1.5, -1.5),
+        (None, None),
+        ("=1+1", "'=1+1"),
+        ("  =1+1", "'  =1+1"),
+        ("\uff1d1+1", "'\uff1d1+1"),
+        ("\uff0b1", "'\uff0b1"),
+        ("\uff0d1", "'\uff0d1"),
+        ("\uff20SUM(1)", "'\uff20SUM(1)"),
+        ("\u200b\ufeff\u00a0\u202e=1", "'\u200b\ufeff\u00a0\u202e=1"),
+        ("x;=1+1", "x;'=1+1"),
+        ("x\t=1+1", "x\t'=1+1"),
+        ("x\n@SUM(1);\u00a0+1", "x\n'@SUM(1);'\u00a0+1"),
+        ("\tx", "'\tx"),
+        ("\r=1", "'\r'=1"),
+    ],
+)
+def test_whatever_a_spreadsheet_takes_for_a_formula_is_quoted(value, safe):
+    assert defused(value) == safe
