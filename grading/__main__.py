@@ -108,6 +108,7 @@ def _grade(run: "ClassRun", arguments: argparse.Namespace) -> int:
     """Grade what is to do, then print all grades and write them to a file."""
     from grading.class_run import table
     from grading.late import why_no_penalty
+    from grading.pages import printable
 
     to_do = run.to_do(arguments.force)
     if len(to_do) < len(run.students):
@@ -115,14 +116,14 @@ def _grade(run: "ClassRun", arguments: argparse.Namespace) -> int:
     with tqdm(total=len(to_do), unit="submission", disable=None if to_do else True) as bar:
         for student in run.grade(to_do, arguments.workers, arguments.cluster):
             bar.update()
-            bar.set_postfix_str(student)
+            bar.set_postfix_str(printable(student))
     print(table(run.rows()))
     for sentence in why_no_penalty(run.root, run.assignment):
         print(sentence)
     run.write_csv(arguments.csv)
     print(f"Grades: {arguments.csv}. Feedback: nbgrader generate_feedback {arguments.assignment}")
     for student, reason in run.left.items():
-        print(f"Not graded: {student}: {reason}")
+        print(printable(f"Not graded: {student}: {reason}"))
     if run.left:
         print(f"{len(run.left)} of {len(to_do)} could not be graded; the same command tries them again.")
     return 1 if run.left else 0
@@ -166,6 +167,7 @@ def _add_try(parser: argparse.ArgumentParser) -> None:
 
 def _try(arguments: argparse.Namespace) -> int:
     from grading.judge import judge
+    from grading.pages import printable
 
     try:
         source = arguments.file.read_text(encoding="utf-8")
@@ -179,7 +181,8 @@ def _try(arguments: argparse.Namespace) -> int:
         return 0
     print(f"{result.exercise}: {result.points:g} of {result.max_points:g} points")
     for part in result.parts:
-        print(f"\n{part.name}: {part.points:g} of {part.max_points:g}\n{part.message}")
+        message = "\n".join(map(printable, part.message.split("\n")))
+        print(f"\n{part.name}: {part.points:g} of {part.max_points:g}\n{message}")
     return 0
 
 

@@ -34,6 +34,7 @@ from grading.export import grade_rows, write_csv
 from grading.faults import ANY_REMEDY, NEEDED, MachineFault, ServerLost, is_machines, machine_fault
 from grading.gradebook import add_indexes, kept_open, lost, nbgrader_of, opened
 from grading.handed_in import HandedIn, handed_in, listed
+from grading.pages import printable
 from grading.pipeline import (
     Ready,
     Rerun,
@@ -405,6 +406,7 @@ def table(rows: Iterable[Row]) -> str:
         notes = [row.notes] if row.notes else []
         points = f"{row.score:g} of {row.max_score:g}" + (" + by hand" if row.needs_a_person else "")
         lines.append((row.student, points, str(row.late) if row.late else "", " ".join(notes)))
+    lines = [tuple(map(printable, line)) for line in lines]
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
     padded = [[*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[3]] for line in lines]
     return "\n".join("  ".join(line).rstrip() for line in padded)

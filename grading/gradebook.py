@@ -11,7 +11,7 @@ from nbgrader.apps.baseapp import NbGrader
 from nbgrader.coursedir import CourseDirectory
 from sqlalchemy import Index, create_engine, event, make_url
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import ArgumentError, InterfaceError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, NoSuchModuleError, OperationalError
 from sqlalchemy.orm import scoped_session, sessionmaker
 
 # nbgrader asks for what belongs to one submission. Without these, the database would go through those of the whole
@@ -63,12 +63,17 @@ def reached(url: str) -> Iterator[None]:
     _require_driver(url)
     try:
         yield
-    except (OperationalError, InterfaceError) as error:
-        raise lost(url, error.orig) from error
-    except InvalidEntry as error:  # which nbgrader makes of all errors at a commit
-        if isinstance(error.__context__, OperationalError | InterfaceError):
-            raise lost(url, error.__context__.orig) from error
-        raise
+    except (DatabaseError, InterfaceError, InvalidEntry) as error:
+        # nbgrader makes an InvalidEntry of all errors at a commit.
+        reason = error.__context__ if isinstance(error, InvalidEntry) else error
+        if not _is_lost(reason):
+            raise
+        raise lost(url, reason.orig) from error
+
+
+def _is_lost(error: BaseException | None) -> bool:
+    """Tell whether a database can't be reached or is damaged; SQLite says the latter by the most general error."""
+    return isinstance(error, OperationalError | InterfaceError) or type(error) is DatabaseError
 
 
 def _require_driver(url: str) -> None:
@@ -113,7 +118,7 @@ def kept_open(url: str) -> Iterator[list[object]]:
 
     @event.listens_for(engine, "handle_error")
     def note(context: ExceptionContext) -> None:
-        if isinstance(context.sqlalchemy_exception, OperationalError | InterfaceError) and not context.is_pre_ping:
+        if _is_lost(context.sqlalchemy_exception) and not context.is_pre_ping:
             failures.append(context.original_exception)
 
     def share(self: Gradebook, db_url: str, course_id: str = "default_course", authenticator: object = None) -> None:

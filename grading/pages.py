@@ -53,6 +53,11 @@ def with_code(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
+def printable(text: str) -> str:
+    """Return a line for a terminal, with the signs that would command it, or turn its direction, as their codes."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
 def shortened(text: str) -> str:
     """Return a text, or its beginning if it is too long for a page."""
     if len(text) <= LONGEST_TEXT:

@@ -14,7 +14,7 @@ from nbgrader.api import BaseCell, Grade, Gradebook, SubmittedAssignment, Submit
 
 from grading.exercises import records
 from grading.gradebook import nbgrader_of, opened
-from grading.pages import plain_number, rendered
+from grading.pages import plain_number, printable, rendered
 from grading.told import Told, told
 
 WIDTH = 100
@@ -189,8 +189,9 @@ def _counts(part: PartReport) -> str:
 
 def _hanging(start: str, text: str) -> str:
     """Return a text in lines that begin below each other, without what would command a terminal."""
-    printable = "".join(letter if letter.isprintable() else " " for letter in text)
-    return textwrap.fill(printable, WIDTH, initial_indent=start, subsequent_indent=" " * len(start))
+    return textwrap.fill(
+        printable(" ".join(text.split())), WIDTH, initial_indent=start, subsequent_indent=" " * len(start)
+    )
 
 
 def as_page(report: ClassReport, names: bool = False) -> str:

@@ -2,13 +2,17 @@
 
 import json
 import re
+from datetime import timedelta
 
 import nbformat
 import pytest
-from nbgrader.api import Gradebook
-from sample_class import ASSIGNMENT, REDUCED, new_course, python
+from nbgrader.api import Grade, Gradebook
+from sample_class import ASSIGNMENT, REDUCED, RUN, new_course, python
 
+from grading.class_run import Row, table
 from grading.demo import edited, solved_notebook, write_submission
+from grading.gradebook import GradebookLost, gradebook_of
+from grading.pages import printable
 from grading.report import as_page, as_text, class_report
 from grading.told import told
 
@@ -99,3 +103,49 @@ def test_what_a_student_s_code_says_commands_no_terminal_and_is_no_markup(course
 def test_an_assignment_that_is_not_graded_is_refused_in_one_sentence(course):
     said = python(course, "grading", "report", "07_unknown", fails=True)
     assert said.strip().splitlines()[-1] == "assignment must be one that has been graded, got 07_unknown."
+
+
+def test_signs_that_command_a_terminal_are_shown_as_codes():
+    assert printable("Zoë \x1b[2K\r\u202eabc\udce9\x07\n") == "Zoë \\x1b[2K\\r\\u202eabc\\udce9\\x07\\n"
+    row = Row("\x1b[1Aada", 1, 2, timedelta(), False, "a\nb\x1b]0;x\x07")
+    assert table([row]).splitlines()[1:] == ["\\x1b[1Aada  1 of 2        a\\nb\\x1b]0;x\\x07"]
+
+
+def test_a_try_prints_no_command_to_the_terminal(tmp_path):
+    answer = "def attention_scores(queries, keys):\n    raise ValueError('\\x1b[2K\\u202e')\n"
+    (tmp_path / "answer.py").write_text(answer)
+    options = ["--reduced-isolation"] if REDUCED else []
+    said = python(tmp_path, "grading", "try", "attention-scores", "answer.py", *options)
+    assert "raises ValueError" in said
+    assert "\x1b" not in said
+    assert "\u202e" not in said
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\x00" + b"\x07" * 5_000])
+def test_a_damaged_gradebook_is_one_sentence(course, content):
+    path = course / "gradebook.db"
+    before = path.read_bytes()
+    path.write_bytes(content)
+    try:
+        for command in (("grading", "report", ASSIGNMENT), RUN):
+            said = python(course, *command, fails=True)
+            assert said.startswith("the gradebook must be reachable, got sqlite:///")
+            assert "Traceback" not in said
+    finally:
+        path.write_bytes(before)
+
+
+def test_a_gradebook_that_is_damaged_in_the_middle_is_one_sentence(course):
+    path = course / "gradebook.db"
+    before = path.read_bytes()
+
+    def damage_in_the_middle():
+        with gradebook_of(course) as book:
+            path.write_bytes(before[:100] + b"\x07" * (len(before) - 100))
+            list(book.db.query(Grade))
+
+    try:
+        with pytest.raises(GradebookLost, match="must be reachable"):
+            damage_in_the_middle()
+    finally:
+        path.write_bytes(before)
