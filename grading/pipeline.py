@@ -4,7 +4,9 @@ Sanitising mends a submission and keeps its outputs. Grading runs a check in a s
 judges it, or if asked to; points come from the judge, with a message under each check.
 """
 
+import glob
 import os
+import shutil
 import textwrap
 import warnings
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ import nbformat
 from nbconvert.exporters import NotebookExporter
 from nbformat import NotebookNode
 from nbgrader.api import Grade, Gradebook, Notebook, SubmittedAssignment
+from nbgrader.converters import Autograde
 from nbgrader.preprocessors import NbGraderPreprocessor, SaveAutoGrades
 from nbgrader.utils import compute_checksum, determine_grade
 from sqlalchemy import event
@@ -28,6 +31,7 @@ from grading.submission import is_check, judged, marks, read_released, records_o
 from grading.workers import answer_server
 
 WIDTH = 96  # characters in a line of feedback
+LONGEST_TIME = 1_000  # bytes of a file that says when something was handed in
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,19 @@ def restore_locked_cells(notebook: NotebookNode, sources: dict[str, str]) -> Non
 
 
 class SubmissionExporter(NotebookExporter):
-    """Reads whatever was handed in. What is no notebook becomes an empty one that says so."""
+    """Reads whatever was handed in. What is no notebook becomes an empty one that says so.
+
+    Of the other files that were handed in, only the time is copied: one such as `jedi.py` would run with the rights of
+    whoever opens a graded notebook. The judge reads what it needs from where it was handed in.
+    """
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)
+        if isinstance(self.parent, Autograde):
+            course = self.parent.coursedir
+            # nbgrader skips folders that it finds by one of these patterns, which may be whole paths.
+            patterns = [pattern for pattern in course.ignore if not os.path.isabs(pattern)]
+            course.ignore = [*patterns, *map(glob.escape, self.parent.assignments)]
 
     def from_filename(self, filename: str, resources: dict | None = None, **options: object) -> tuple[str, dict]:
         """Return the notebook after all steps, as text."""
@@ -84,8 +100,20 @@ class SubmissionExporter(NotebookExporter):
             notebook, unreadable = nbformat.v4.new_notebook(), str(error)
         resources["grading"] = {"unreadable": unreadable}
         folder = os.path.dirname(filename)
+        if isinstance(self.parent, Autograde) and self.parent._sanitizing:
+            ids = resources["nbgrader"]
+            _copy_time(Path(folder), Path(self.parent._format_dest(ids["assignment"], ids["student"])))
         resources.setdefault("metadata", {})["path"] = folder
         return super().from_notebook_node(notebook, resources=resources, **options)
+
+
+def _copy_time(handed_in: Path, graded: Path) -> None:
+    """Copy the time of a submission, by which nbgrader knows later that there is a newer one."""
+    source, copy = handed_in / "timestamp.txt", graded / "timestamp.txt"
+    copy.unlink(missing_ok=True)
+    if source.is_file() and source.stat().st_size <= LONGEST_TIME:
+        graded.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, copy)
 
 
 class RepairSubmission(NbGraderPreprocessor):

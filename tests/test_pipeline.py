@@ -45,7 +45,7 @@ def add_outputs(notebook):
 
 
 def huge_output(notebook):
-    notebook.cells[2].outputs = [new_output("stream", text="x" * 50_000_000)]
+    notebook.cells[2].outputs = [new_output("stream", text="x" * 15_000_000)]
 
 
 def foreign_kernel(notebook):
@@ -91,8 +91,19 @@ def course(tmp_path_factory):
     submit(course, "odd-nothing", lambda notebook: notebook.cells.clear())
     (submit(course, "odd-binary") / f"{ASSIGNMENT}.ipynb").write_bytes(bytes(range(256)) * 100)
     (submit(course, "odd-list") / f"{ASSIGNMENT}.ipynb").write_text("[1, 2]")
+    add_files(course, submit(course, "odd-files"))
     python(course, *AUTOGRADE)
     return course
+
+
+def add_files(course, folder):
+    """Put files beside a notebook that would run in an instructor's kernel, or fill a disk, and one that is given."""
+    (course / "source" / ASSIGNMENT / "given.txt").write_text("given")
+    (folder / "package").mkdir()
+    for name in ("jedi.py", "sitecustomize.py", ".hidden.py", "package/__init__.py", "given.txt"):
+        (folder / name).write_text("raise SystemExit")
+    with (folder / "sparse.bin").open("wb") as file:
+        file.truncate(400_000_000)
 
 
 def mark_by_hand(book, student):
@@ -201,9 +212,17 @@ def test_odd_files_are_repaired_or_left_to_a_person_and_cost_nobody_else_a_grade
         "odd-binary": 0,
         "odd-list": 0,
         "odd-last": 9,
+        "odd-files": 9,
     }
     graded = course / "autograded" / "odd-huge" / ASSIGNMENT / f"{ASSIGNMENT}.ipynb"
     assert graded.stat().st_size < 2_000_000
+
+
+def test_of_other_files_only_the_time_and_what_is_given_lie_beside_a_graded_notebook(course):
+    folder = course / "autograded" / "odd-files" / ASSIGNMENT
+    assert sorted(path.name for path in folder.rglob("*")) == [f"{ASSIGNMENT}.ipynb", "given.txt", "timestamp.txt"]
+    assert (folder / "given.txt").read_text() == "given"
+    assert (course / "submitted" / "odd-files" / ASSIGNMENT / "jedi.py").exists()
 
 
 def test_a_worse_resubmission_gets_its_own_score(regraded):
