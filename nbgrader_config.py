@@ -6,8 +6,14 @@ c.CourseDirectory.course_id = "transformers"
 
 c.ClearSolutions.code_stub = {"python": "# YOUR CODE HERE\nraise NotImplementedError()"}
 
-# With assignment 04 comes a model in a file of its own.
+# Collecting: how Canvas names what is in its zip. Of two files with one name, the higher number is the newer one. With
+# assignment 04 comes a model in a file of its own.
+c.ZipCollectApp.extractor_plugin = "grading.collect.SubmissionExtractor"
+c.ZipCollectApp.collector_plugin = "grading.collect.SubmissionCollector"
 c.FileNameCollectorPlugin.valid_ext = [".ipynb", ".safetensors"]
+c.FileNameCollectorPlugin.named_regexp = (
+    r"[^_/]+_(LATE_)?(?P<student_id>\d+)_(?P<number>\d+)_(?P<file_id>[^/]+?)(-(?P<again>\d+))?\.\w+"
+)
 
 # A written question is a read-only cell that holds its rubric. The rubric leaves the release and comes back when the
 # submission is graded, so that whoever marks an answer has it before their eyes. nbgrader wants rubrics in cells
