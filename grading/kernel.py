@@ -190,7 +190,9 @@ class SandboxedExecute(Execute):
         program += [*own_count, sys.executable, "-c", LAUNCHER, json.dumps(settings), "-f", str(readable[connection])]
         if sandbox.missing_walls():
             return program
-        return sandbox.command(program, readable | ({FONTS: FONTS} if FONTS.exists() else {}), own_user=True)
+        readable |= {FONTS: FONTS} if FONTS.exists() else {}
+        # Notebooks of other courses may need any package.
+        return sandbox.command(program, readable, own_user=True, all_packages=assignment not in topics())
 
     def _copy_given_files(self, folder: Path) -> None:
         """Copy those files beside the notebook that the course gives with the assignment; a student adds none."""

@@ -3,11 +3,14 @@
 import functools
 import multiprocessing
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from grading.inside.confine import FILES, UNPRIVILEGED
@@ -16,8 +19,15 @@ SCRATCH = "/scratch"  # the one folder inside that can be written
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/sys/devices/system/cpu")
 INSTALL = "Install bubblewrap (Debian: sudo apt-get install bubblewrap; it needs Linux with user namespaces)."
 ROOT = os.getuid() == 0
-# Where the package would lie, with all its answers, if it was installed as a copy: covered inside.
+# Where the package would lie, with all its answers, if it was installed as a copy.
 INSTALLED = Path(sysconfig.get_path("purelib")) / "transformer_lm"
+# What students' code may import, with all that these require, where it is installed. Everything else is hidden, as some
+# packages hold a ready-made attention.
+PACKAGES = (
+    *("torch", "numpy", "safetensors", "matplotlib", "tqdm", "tokenizers", "sacrebleu", "pycodestyle"),
+    *("ipykernel", "ipywidgets", "nbclient", "einops", "jaxtyping", "pandas", "pytest", "regex", "scikit-learn"),
+    *("scipy", "seaborn", "sympy", "torchinfo"),
+)
 
 
 class IsolationIncomplete(Exception):
@@ -32,16 +42,22 @@ class IsolationIncomplete(Exception):
 
 
 def command(
-    program: list[str], readable: Mapping[Path, Path], writable: Iterable[Path] = (), own_user: bool = False
+    program: list[str],
+    readable: Mapping[Path, Path],
+    writable: Iterable[Path] = (),
+    own_user: bool = False,
+    all_packages: bool = False,
 ) -> list[str]:
     """Return the command line that runs a program inside the sandbox.
 
-    Inside are the system's programs, Python with its packages, what `readable` maps from outside to inside, and
-    the folders of `writable`. Root's programs stay root inside, with the right to become another user and no other,
-    unless `own_user` is set: then they start as an unprivileged user.
+    Inside are the system's programs, Python with the packages that students may use (or `all_packages`), what
+    `readable` maps from outside to inside, and the folders of `writable`. Root's programs stay root inside, with the
+    right to become another user and no other, unless `own_user` is set: then they start as an unprivileged user.
     """
-    python = {Path(prefix): Path(prefix) for prefix in (sys.base_prefix, sys.prefix)}
-    binds = {Path(path): Path(path) for path in SYSTEM if Path(path).exists()} | python | dict(readable)
+    python = (Path(sys.base_prefix), Path(sys.prefix))
+    system = [Path(path) for path in SYSTEM if Path(path).exists()]
+    binds = {path: path for path in (*system, *python)} | dict(readable)
+    hidden = {INSTALLED: []} if all_packages else _hidden_packages()
     parents = {parent for inside in (*binds.values(), *writable) for parent in inside.parents}
     return [
         *("bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
@@ -50,7 +66,7 @@ def command(
         *(part for name, value in environment(Path(SCRATCH)).items() for part in ("--setenv", name, value)),
         *(part for parent in sorted(parents) for part in ("--dir", str(parent))),  # passable for every user
         *(part for outside, inside in binds.items() for part in ("--ro-bind", str(outside), str(inside))),
-        *(("--tmpfs", str(INSTALLED)) if INSTALLED.is_dir() else ()),
+        *(part for folder, shown in hidden.items() if folder.is_dir() for part in _covered(folder, shown)),
         *("--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", str(FILES), "--tmpfs", SCRATCH),
         *(part for folder in writable for part in ("--bind", str(folder), str(folder))),
         *("--remount-ro", "/", "--chdir", SCRATCH, "--"),
@@ -72,6 +88,48 @@ def environment(scratch: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",  # grades must not depend on the machine
     }
+
+
+def _covered(folder: Path, shown: Iterable[Path]) -> list[str]:
+    """Return the arguments that empty a folder, apart from what is shown of it; nothing can be left in it."""
+    binds = [part for path in sorted(shown) for part in ("--ro-bind", str(path), str(path))]
+    return ["--tmpfs", str(folder), *binds, "--remount-ro", str(folder)]
+
+
+@functools.cache
+def _hidden_packages() -> dict[Path, set[Path]]:
+    """Return the folders of packages to cover, each with what is shown of it: of other environments, nothing."""
+    base, own = Path(sys.base_prefix), Path(sys.prefix)
+    shown = {base / name: {own} if base / name in own.parents else set() for name in ("envs", "pkgs")}
+    found = {}
+    for root in (own, base, Path("/usr"), Path("/usr/local")):
+        for name in ("site-packages", "dist-packages"):
+            for folder in sorted(root.glob(f"lib*/python3*/{name}")):
+                found.setdefault(folder.resolve(), folder)  # lib64 may be a link to lib
+    shown |= {folder: set() for folder in found.values()}
+    for path in _importable():
+        if folder := found.get(path.parent.resolve()):
+            shown[folder].add(folder / path.name)
+    return shown
+
+
+def _importable() -> set[Path]:
+    """Return the files and folders of the packages that students may use, and of what these require."""
+    paths, known, waiting = set(), set(), list(PACKAGES)
+    while waiting:
+        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        if name in known:
+            continue
+        known.add(name)
+        with suppress(PackageNotFoundError):
+            package = distribution(name)
+            required = [line for line in package.requires or () if "extra ==" not in line]
+            waiting += [re.match(r"[\w.-]+", line)[0] for line in required]
+            folder = Path(package.locate_file(""))
+            tops = {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}
+            tops = tops or set((package.read_text("top_level.txt") or name).split())  # as Debian installs them
+            paths |= {folder / top for top in tops if (folder / top).exists()}
+    return paths
 
 
 def own_cores() -> list[int]:

@@ -1,8 +1,10 @@
 """The answer process: what it can't do, what it can't leave behind, and what it may send."""
 
+import ast
 import errno
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -18,11 +20,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grading import answers
+from grading import answers, sandbox
 from grading.answers import Answer, AnswerEnded, AnswerServer, Cell, ServerLost
 from grading.exercises import hidden_from, records
 from grading.inside import messages
 from grading.inside.confine import PROCESSES
+from grading.inside.forbid import SOURCES
 from grading.sandbox import IsolationIncomplete, missing_walls, own_cores
 from grading.workers import answer_server, side_by_side
 
@@ -301,6 +304,28 @@ def test_ready_made_attention_is_gone_under_every_name():
     if not missing_walls():  # nor can it be loaded anew from torch's files
         for load in ("reload(F)", "import_module('torch._inductor.fx_passes.fuse_attention')"):
             assert "Error" in tried(f"importlib.{load}", imports)
+
+
+@ISOLATED
+def test_packages_that_no_exercise_needs_are_not_there():
+    """Neither to import nor to read: `transformers` has a ready-made attention in plain text."""
+    for name in ("transformers", "nbgrader", "sqlalchemy", "distributed", "jupyterlab"):
+        assert "ModuleNotFoundError" in tried(f"importlib.import_module('{name}')", "import importlib")
+        assert tried(f"[os.path.exists(folder + '/{name}') for folder in sys.path]").count("True") == 0
+    for name in ("tqdm", "tokenizers", "sympy", "pytest", "matplotlib.animation", "torch.utils.data"):
+        assert "module" in tried(f"importlib.import_module('{name}')", "import importlib")
+
+
+def test_no_python_code_that_students_can_read_computes_attention():
+    """In every package that is shown: a new version of torch may keep it in other places."""
+    shown = [path for paths in sandbox._hidden_packages().values() for path in paths]
+    files = [file for path in shown for file in (path.rglob("*.py") if path.is_dir() else [path])]
+    for file in {file for file in files if not {file, *file.parents} & {*SOURCES}}:
+        text = file.read_text(errors="replace") if file.suffix == ".py" else ""
+        if "softmax(" in text and re.search("attention|attn", text, re.IGNORECASE):
+            for function in ast.walk(ast.parse(text)):
+                code = ast.unparse(function) if isinstance(function, ast.FunctionDef) else ""
+                assert not ("softmax(" in code and re.search(r"matmul|bmm| @ |einsum", code)), (file, function.name)
 
 
 def test_the_process_ends_with_its_judge():

@@ -289,6 +289,13 @@ def test_what_a_notebook_starts_ends_with_it(inside):
     assert processes_with(f"sleep {LONG_SLEEP}") == []
 
 
+@isolated
+def test_packages_that_no_exercise_needs_are_hidden_from_notebooks_of_this_course():
+    code = "import importlib.util\nprint([bool(importlib.util.find_spec(n)) for n in ('transformers', 'torch')])"
+    cells = execute({"packages": code}, {"nbgrader": {"assignment": "01_self_attention"}})
+    assert printed(cells["packages"]) == "[False, True]\n"
+
+
 def test_a_hanging_cell_is_interrupted_and_costs_itself_only(mishaps):
     assert error(mishaps["hang"]).startswith("CellTimeoutError")
     assert printed(mishaps["after hang"]) == "2\n"

@@ -39,7 +39,8 @@ TORCH = Path(torch.__file__).parent
 SOURCES = [
     *(TORCH / "nn" / name for name in ("functional.py", "modules/activation.py", "modules/transformer.py")),
     *(TORCH / name for name in ("_higher_order_ops/flex_attention.py", "_decomp/decompositions.py")),
-    *(TORCH / name / "__pycache__" for name in ("nn", "nn/modules", "_higher_order_ops", "_decomp")),
+    *(TORCH / name for name in ("sparse/_triton_ops.py", "distributed/tensor/experimental")),
+    *(TORCH / name / "__pycache__" for name in ("nn", "nn/modules", "_higher_order_ops", "_decomp", "sparse")),
     *(TORCH / name for name in ("nn/attention", "_inductor", "onnx", "testing", "ao")),
 ]
 KEYS = (
