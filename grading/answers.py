@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
 
 import numpy as np
@@ -20,6 +19,7 @@ from grading.cells_read import Cell, cells_read
 from grading.faults import ServerLost
 from grading.inside.messages import Disconnected, MalformedMessage, receive, send
 from grading.student_edition import write_student_edition
+from grading.temporary import temporary_folder
 
 INSIDE = Path(__file__).parent / "inside"
 COURSE = Path("/course")  # where the student edition of the package lies inside the sandbox
@@ -75,7 +75,7 @@ class AnswerServer:
             raise ServerLost(f"the answer process must start, got: {error}") from error
 
     def _start(self) -> None:
-        folder = Path(self._kept.enter_context(TemporaryDirectory(prefix="answers-", ignore_cleanup_errors=True)))
+        folder = self._kept.enter_context(temporary_folder("answers-"))
         folder.chmod(0o755)
         edition = write_student_edition(folder / "edition", self._hidden).parent
         log = self._kept.enter_context((folder / "log").open("w+"))

@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -42,6 +41,7 @@ from grading.answers import INSIDE
 from grading.exercises import hidden_from, topics
 from grading.inside.confine import FILES, MEMORY
 from grading.student_edition import write_student_edition
+from grading.temporary import temporary_folder
 
 FONTS = Path("/etc/fonts")  # without them matplotlib's first figure comes with a warning, and nbgrader gives 0 for one
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
@@ -146,9 +146,7 @@ class SandboxedExecute(Execute):
     def _kernel(self) -> Iterator["_Watch"]:
         """Start a kernel under watch, and end it with all that it has started."""
         with ExitStack() as stack:
-            folder = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="kernel-", ignore_cleanup_errors=True))
-            )
+            folder = stack.enter_context(temporary_folder("kernel-"))
             (folder / "work").mkdir()
             self._copy_given_files(folder / "given")
             sockets = {}
@@ -325,8 +323,9 @@ def _error(name: str, text: str) -> NotebookNode:
 @functools.cache
 def _edition(topic: str, process: int) -> Path:
     """Write the package without the answers to a topic and later ones, once for each process, until it ends."""
-    folder = Path(tempfile.mkdtemp(prefix="edition-"))
-    multiprocessing.util.Finalize(None, shutil.rmtree, (folder, True), exitpriority=10)
+    kept = ExitStack()
+    folder = kept.enter_context(temporary_folder("edition-"))
+    multiprocessing.util.Finalize(None, kept.close, exitpriority=10)
     write_student_edition(folder, hidden_from(topic))
     _let_everyone_read(folder)
     return folder

@@ -1,0 +1,34 @@
+"""Temporary folders that outlive nobody: those whose owner was killed are removed by the next one that starts."""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+LOCK = "in-use"  # a file that the owner keeps locked; the system unlocks it when the owner ends, in whatever way
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """Yield a new folder and remove it in the end, as well as folders of this prefix that were left behind."""
+    _remove_abandoned(prefix)
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        with (folder / "starting").open("w") as lock:
+            with suppress(OSError):  # some file systems have no locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                (folder / "starting").rename(folder / LOCK)  # not before it is locked, or another would take it
+            yield folder
+
+
+def _remove_abandoned(prefix: str) -> None:
+    """Remove this user's folders that nobody holds any more."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with suppress(OSError):  # another process may remove it at the same time, or hold its lock
+            if not folder.is_symlink() and folder.stat().st_uid == os.getuid():
+                with (folder / LOCK).open("r+") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
