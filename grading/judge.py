@@ -37,6 +37,7 @@ FLOAT32 = 2.0**-24  # the largest relative error of rounding once
 ROUNDINGS = 64  # how many such errors, all of them at their worst, a right answer may gather
 TRIALS = 4
 TEXT = 2000  # characters of a text that an answer tells
+WIDEST = 1000  # of a linear layer that an answer tells of: larger than any that is asked for
 LONGEST = 40  # positions in a case of sizes that nobody knows before
 
 ALL_RIGHT = "Right"  # how the message begins if no part is told anything else
@@ -313,8 +314,9 @@ class _Trial:
         return found
 
     def _accepts(self, outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
-        """Tell whether all that the part is about is right."""
-        return bool(self.rule) and not self.mistake and self.rule(outputs, case, expected, allowed)
+        """Tell whether all that the part is about is right; the rule sees no output of another shape than expected."""
+        fitting = {name: array for name, array in outputs.items() if array.shape == expected[name].shape}
+        return bool(self.rule) and not self.mistake and self.rule(fitting, case, expected, allowed)
 
     def _expected(self, case: Arrays) -> tuple[Arrays, dict[str, float]]:
         """Return the outputs that should come, and how far from them is allowed."""
@@ -482,34 +484,47 @@ def _rebuilt(
     failed = failure_told(facts)
     if failed:
         raise failed
-    kinds = {attribute: fact for attribute, fact in facts["layers"].items() if attribute in attributes}
-    made = nn.Module() if facts.get("is_module") else type(str(facts.get("kind"))[:80], (), {})()
-    shared: dict[int, nn.Parameter] = {}
-    for attribute, fact in kinds.items():
+    facts_of = {each: fact for each, fact in _table(facts.get("layers")).items() if each in attributes}
+    made = nn.Module() if facts.get("is_module") else _stranger(facts.get("kind"))
+    shared: dict[str, nn.Parameter] = {}
+    for attribute, fact in facts_of.items():
         tried = f"{name}({', '.join(map(str, arguments))})"
-        part = _rebuilt_layer(tried, attribute, fact, arrays, probe, shared)
+        part = _rebuilt_layer(tried, attribute, _table(fact), arrays, probe, shared)
         if not attribute:
             return part
         setattr(made, attribute, part)
     return made
 
 
+def _stranger(kind: object) -> _Stranger:
+    """Return something of a type with that name."""
+    name = str(kind).removeprefix("of type ").replace("\0", "")[:80]
+    return type(name, (_Stranger,), {})()
+
+
 def _rebuilt_layer(
-    tried: str, attribute: str, fact: dict, arrays: Arrays, probe: np.ndarray, shared: dict[int, nn.Parameter]
+    tried: str, attribute: str, fact: dict, arrays: Arrays, probe: np.ndarray, shared: dict[str, nn.Parameter]
 ) -> object:
     """Return a linear layer with the weights that an answer told, if these are what it computes with."""
     weight, bias = arrays.get(f"{attribute}/weight"), arrays.get(f"{attribute}/bias")
     if not fact.get("linear") or weight is None or weight.ndim != 2:
-        stranger = str(fact.get("kind", "something else"))
-        return type(stranger.removeprefix("of type "), (_Stranger,), {})()
+        return _stranger(fact.get("kind", "something else"))
     size_out, size_in = weight.shape
-    expected = probe[:, :size_in] @ weight.T + (0 if bias is None else bias)
-    if _distance(arrays.get(f"{attribute}/output", np.zeros(0)), expected) > 1e-3:
-        hint = "Leave nn.Linear as it is: the layer must compute x W^T + b."
-        raise CheckFailed(tried, f"{attribute or 'the layer'} computes something else", "a linear layer", hint)
-    layer = nn.Linear(size_in, size_out, bias=bias is not None)
-    for part, identity in fact["identity"].items():
-        parameter = shared.setdefault(identity, getattr(layer, part))
-        setattr(layer, part, parameter)
-        parameter.requires_grad_(bool(fact.get("trains")))
-    return layer
+    layer = attribute or "the layer"
+    # Nothing is computed with sides that an answer has made up.
+    if max(weight.shape) > WIDEST or (bias is not None and bias.shape != (size_out,)):
+        yours = f"{layer} has weights of shape {weight.shape}" + ("" if bias is None else f" and {bias.shape}")
+        raise CheckFailed(
+            tried, yours, "a linear layer of the right sizes", "Make it by nn.Linear, of the sizes given."
+        )
+    if size_in <= probe.shape[1]:  # a wider one is wrong anyway
+        expected = probe[:, :size_in] @ weight.T + (0 if bias is None else bias)
+        if _distance(arrays.get(f"{attribute}/output", np.zeros(0)), expected) > 1e-3:
+            hint = "Leave nn.Linear as it is: the layer must compute x W^T + b."
+            raise CheckFailed(tried, f"{layer} computes something else", "a linear layer", hint)
+    rebuilt = nn.Linear(size_in, size_out, bias=bias is not None)
+    for part in ("weight",) if bias is None else ("weight", "bias"):
+        identity = str(_table(fact.get("identity")).get(part, f"{attribute}/{part}"))
+        setattr(rebuilt, part, shared.setdefault(identity, getattr(rebuilt, part)))
+        getattr(rebuilt, part).requires_grad_(bool(fact.get("trains")))
+    return rebuilt

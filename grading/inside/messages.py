@@ -4,6 +4,7 @@ Whoever reads a message trusts nothing in it: its size is limited, JSON and safe
 """
 
 import json
+import math
 import socket
 import struct
 
@@ -54,6 +55,10 @@ def receive(connection: socket.socket) -> tuple[dict, dict[str, np.ndarray]]:
         raise MalformedMessage(f"a message must be JSON and safetensors, got {type(error).__name__}.") from error
     if not isinstance(table, dict):
         raise MalformedMessage(f"a message must hold a table, got {type(table).__name__}.")
+    for array in arrays.values():
+        # One without entries takes no byte, whatever its other sides are: what is computed from it would take many.
+        if not array.size and math.prod(max(1, side) for side in array.shape) > NUMBERS:
+            raise MalformedMessage(f"an array without entries must have short sides, got {array.shape}.")
     return table, arrays
 
 
