@@ -41,8 +41,26 @@ def padding(record: ValueRecord, part: Part, answer: Answer, rng: random.Random)
     """Judge what an answer makes of padding, whatever it makes of sequences without.
 
     If these are right, padded ones must be. If not, padding must still change nothing: each sequence in a padded batch
-    gives what it gives alone, cut to its real tokens.
+    gives what it gives alone, cut to its real tokens. And there must be something to hide: a real token has an effect
+    on others, and the weights of the layers on all.
     """
+
+    def ask(case: Arrays, **how: bool) -> Arrays:
+        inputs = {name: as_given(array) for name, array in case.items()}
+        return answer.ask("call", inputs, name=record.defines, evaluate=True, **how)[1]
+
+    def reads(outputs: Arrays, case: Arrays) -> bool:
+        """Tell whether what comes out depends on other tokens, and on the weights if there are any."""
+        padded, real = outputs["padded"], case["visible"] & (np.arange(case["visible"].shape[1]) > 0)
+        others = {"x": np.concatenate([-2 * case["x"][:, :1] + 1, case["x"][:, 1:]], axis=1)}  # another first token
+        weights = {name: -case[name] for name in case.keys() - {*record.public.reads} if case[name].dtype == np.float64}
+        found = [ask(case | others).get("outputs/padded")]
+        if weights:
+            found.append(ask(case | weights, build=True).get("outputs/padded"))
+            ask(case, build=True)  # as it was
+        return all(
+            other is not None and other.shape == padded.shape and not same(other[real], padded[real]) for other in found
+        )
 
     def hidden(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
         if right("padded", outputs, expected, allowed):
@@ -52,15 +70,14 @@ def padding(record: ValueRecord, part: Part, answer: Answer, rng: random.Random)
         for sequence, length in enumerate(case["visible"].sum(axis=1)):
             here = (slice(sequence, sequence + 1), slice(length))
             cut = case | {name: case[name][here] for name in record.public.reads}
-            inputs = {name: as_given(array) for name, array in cut.items()}
-            alone = answer.ask("call", inputs, name=record.defines, evaluate=True)[1].get("outputs/whole")
+            alone = ask(cut).get("outputs/whole")
             padded, whole = outputs["padded"][here], outputs["whole"][here]
             if alone is None or not np.isfinite(padded).all() or not same(padded, alone):
                 return False
             # Where nothing is read there is nothing to hide, unless what stands at padding would get no weight anyway.
             if same(whole, alone) and not same(expected["whole"][here], expected["padded"][here]):
                 return False
-        return True
+        return reads(outputs, case)
 
     return values(record, part, answer, rng, rule=hidden)
 

@@ -278,6 +278,32 @@ def test_an_answer_that_is_right_but_for_the_scale_loses_one_point():
     assert [part.points for part in judged("self-attention", source).parts][:2] == [1, 2]
 
 
+SCALED_BY_LENGTH = "return x * visible.sum(dim=1)[:, None, None]"
+ADDS_FIVE = "x if self.training and self.dropout.p else x + 5"
+DROPS_FIVE = "x + self.dropout(torch.full_like(x, 5))"
+ADDS_ATTENTION = "x if self.training and self.dropout.p else x + self.attention(x, visible=visible)"
+
+
+@pytest.mark.parametrize(
+    ("exercise", "forward"),
+    [
+        ("simple-attention", SCALED_BY_LENGTH),
+        ("simple-attention", "return (x * visible[..., None]).sum(dim=1, keepdim=True) * 0 + x * visible.sum()"),
+        ("full-attention", SCALED_BY_LENGTH),
+        ("full-attention", "x = x * visible[..., None]\n        return x * x.sum(dim=(1, 2), keepdim=True)"),
+        ("encoder-block", f"return {ADDS_FIVE}"),
+        ("encoder-block", f"return {DROPS_FIVE}"),
+        ("encoder-block", f"return {ADDS_ATTENTION}"),
+    ],
+)
+def test_no_part_is_earned_by_one_line_that_only_looks_like_it(exercise, forward):
+    """Padding that is not read because nothing is read, and dropout of what no part has found."""
+    source = records()[exercise].model_answer
+    start = source.index("    def forward(")
+    source = source[:start] + f"    def forward(self, x, visible):\n        {forward}\n"
+    assert [part.points for part in judged(exercise, source).parts] == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("exercise", "old", "new", "points"),
     [

@@ -61,41 +61,75 @@ TOGETHER = "Numbers are dropped together, such as whole tokens, or all at once: 
 
 
 def dropout(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
-    """Judge dropout; once everything is right, also what is dropped when half of what a part finds is."""
-    mark = values(record, part, answer, rng, rule=dropout_is_right)
-    if isinstance(mark, Mark) or not mark.startswith(ALL_RIGHT):
-        return mark
-    for finder, silent in (("attention", "down"), ("the feed-forward part", "attention")):
-        case = draw_for_dropout(rng, silent)
-        inputs = {name: as_given(array) for name, array in case.items()}
-        reply, found = answer.ask("call_as", inputs, name=record.defines, exercise=ENCODER_DROPOUT.id)
-        output = found.get("outputs/half")
+    """Judge dropout: what is dropped when all of what a part finds is, and when half of it is."""
+
+    def is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
+        if not dropout_is_right(outputs, case, expected, allowed):
+            return False
+        try:
+            _check_parts(record, answer, rng)
+        except CheckFailed:
+            return False
+        _asked(record, answer, case, "call", "output", build=True)  # as it was
+        return True
+
+    mark = values(record, part, answer, rng, rule=is_right)
+    if not isinstance(mark, Mark) and mark.startswith(ALL_RIGHT):
+        _check_parts(record, answer, rng)
+    return mark
+
+
+def _check_parts(record: ValueRecord, answer: Answer, rng: random.Random) -> None:
+    """Raise CheckFailed unless a part adds something, half of what each adds is dropped, and nothing else is added."""
+    added = []
+    for finder, silent in (("attention", ("down",)), ("the feed-forward part", ("attention",))):
+        case = draw_for_dropout(rng, *silent)
+        whole = _asked(record, answer, case, "call", "output", build=True) - case["x"]
+        added.append(np.abs(whole).max() > 1e-3)
+        if not added[-1]:
+            continue  # wrong, and nothing to drop
+        output = _asked(record, answer, case, "call_as", "half", exercise=ENCODER_DROPOUT.id)
         tried = f"TransformerEncoderBlock(8, attention, dropout=0.5) in train mode, where only {finder} adds something"
-        if failure_told(reply) or output is None or output.shape != case["x"].shape:
-            raise failure_told(reply) or CheckFailed(tried, "no output", "output (b=6, n=7, hidden=8)", HALVED)
-        wrong, dropped, alone = dropped_shares(case, output)
+        wrong, dropped, alone = dropped_shares(case, output, whole)
         yours = f"{wrong:.0%} of what is added is neither dropped nor doubled, {dropped:.0%} is dropped"
         if not wrong and alone < 0.5:
             raise CheckFailed(tried, f"{yours}, many numbers together", "0% and about 50%, each by itself", TOGETHER)
         if wrong or not 0.3 < dropped < 0.7:
             raise CheckFailed(tried, yours, "0% and about 50%", HALVED)
-    return mark
+    case = draw_for_dropout(rng, "attention", "down")
+    silent = np.allclose(_asked(record, answer, case, "call", "output", build=True), case["x"], atol=1e-3)
+    if not silent or not any(added):
+        tried = "a block without dropout, whose parts add something or nothing"
+        raise CheckFailed(tried, "what is added is not what the parts find", "x, and what they find", HALVED)
 
 
-def draw_for_dropout(rng: random.Random, silent: str) -> Arrays:
-    """Return a case without padding whose layer `silent` gives 0, so that only one of the two parts adds something."""
+def _asked(record: ValueRecord, answer: Answer, case: Arrays, do: str, name: str, **how: object) -> NDArray[np.float64]:
+    """Return an output of the answer for a case, or raise CheckFailed if there is none of the right shape."""
+    inputs = {key: as_given(array) for key, array in case.items()}
+    reply, found = answer.ask(do, inputs, name=record.defines, **how)
+    output = found.get(f"outputs/{name}")
+    if failure_told(reply) or output is None or output.shape != case["x"].shape:
+        tried = record.public.tried(inputs, name)
+        raise failure_told(reply) or CheckFailed(tried, "no output", "output (b, n, hidden)", HALVED)
+    return output
+
+
+def draw_for_dropout(rng: random.Random, *silent: str) -> Arrays:
+    """Return a case without padding whose layers `silent` give 0, so that not all parts add something."""
     case = draw(rng, {"b": 6, "n": 7, "hidden": 8})
-    case |= {f"{silent}_{part}": np.zeros_like(case[f"{silent}_{part}"]) for part in ("weight", "bias")}
+    names = [f"{layer}_{part}" for layer in silent for part in ("weight", "bias")]
+    case |= {name: np.zeros_like(case[name]) for name in names}
     return case | {"visible": np.ones_like(case["visible"])}
 
 
-def dropped_shares(case: Arrays, output: NDArray[np.float64]) -> tuple[float, float, float]:
+def dropped_shares(case: Arrays, output: NDArray[np.float64], whole: NDArray[np.float64]) -> tuple[float, float, float]:
     """Return which share of what is added to x is neither 0 nor doubled, which share is 0, and how mixed they are.
 
-    The third is the share of the lines of numbers with both kinds in them, along the axis where it is smallest.
+    `whole` is what is added without dropout. The third is the share of the lines of numbers with both kinds in them,
+    along the axis where it is smallest.
     """
-    added, found = output - case["x"], reference(case)["output"] - case["x"]
-    dropped, doubled = np.abs(added) < 1e-3, np.abs(added - 2 * found) < 1e-3
+    added = output - case["x"]
+    dropped, doubled = np.abs(added) < 1e-3, np.abs(added - 2 * whole) < 1e-3
     mixed = [float((dropped.any(axis) & ~dropped.all(axis)).mean()) for axis in range(dropped.ndim)]
     return 1 - float((dropped | doubled).mean()), float(dropped.mean()), min(mixed)
 
