@@ -20,6 +20,7 @@ from transformer_lm.checks.training_run import FILE as MODEL_FILE
 
 CHECKOUT = Path(__file__).parents[1]
 WHEN = (2020, 1, 1, 0, 0, 0)  # the same files give the same zip
+FIRST_WITH_MODELS = "05_attention_heatmaps"  # whose lesson looks at models that were trained beforehand
 README = Path(__file__).parent / "student_readme.md"
 SELF_STUDY = """
 You learn alone? `source/` holds the answers. To see one after an honest attempt, in its notebook:
@@ -86,6 +87,9 @@ def _write_package(through: str, assignments: list[str], top: Path) -> None:
     for hints in (edition / "hints").glob("*.md"):
         if hints.stem not in assignments:
             hints.unlink()
+    if FIRST_WITH_MODELS not in assignments:  # a trained model is worth points in the assignment before
+        for model in (edition / "trained").glob("*.safetensors"):
+            model.unlink()
 
 
 def _write_set_up(assignments: list[str], top: Path, self_study: bool) -> None:

@@ -3,12 +3,15 @@
 import json
 import struct
 import time
-from dataclasses import asdict
+import zipfile
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from grading.bundle import write_bundle
 from transformer_lm import checks
 from transformer_lm.checkpoints import save_model
 from transformer_lm.checks.report import CheckFailed
@@ -16,6 +19,7 @@ from transformer_lm.checks.training_run import LARGEST, TRAINING_RUN
 from transformer_lm.corpora import load_toy
 from transformer_lm.modeling_lm import LMConfig, TransformerLM
 from transformer_lm.tokenizers import ByteTokenizer, CharTokenizer
+from transformer_lm.trained import load_trained
 
 TEXT = "the owl sings.\nan ant sees the dogs.\n" * 20
 
@@ -123,3 +127,46 @@ def test_a_link_is_not_followed(path, tmp_path):
     path.symlink_to(tmp_path / "other.safetensors")
     with pytest.raises(CheckFailed, match="no such file"):
         TRAINING_RUN.loss(path, TEXT)
+
+
+def as_it_is(model: TransformerLM, tokenizer: CharTokenizer) -> tuple[TransformerLM, CharTokenizer]:
+    return model, tokenizer
+
+
+def with_longer_windows(model: TransformerLM, tokenizer: CharTokenizer) -> tuple[TransformerLM, CharTokenizer]:
+    """Return the model with positions for 512 characters, which repeat those that it has."""
+    stretched = TransformerLM(replace(model.config, max_len=512))
+    wanted = stretched.state_dict()
+    for name, table in model.state_dict().items():
+        if table.shape == wanted[name].shape:
+            wanted[name] = table
+        else:
+            wanted[name][tuple(map(slice, table.shape))] = table
+    stretched.load_state_dict(wanted)
+    return stretched, tokenizer
+
+
+def with_another_order(model: TransformerLM, tokenizer: CharTokenizer) -> tuple[TransformerLM, CharTokenizer]:
+    """Return the model with its characters in another order."""
+    with torch.no_grad():
+        for table in {id(each): each for each in (model.embed.tokens.weight, model.unembed.weight)}.values():
+            table.copy_(table.flip(0))
+    return model, CharTokenizer(tokenizer.characters[::-1])
+
+
+def rounded(model: TransformerLM, tokenizer: CharTokenizer) -> tuple[TransformerLM, CharTokenizer]:
+    return model.bfloat16().float(), tokenizer
+
+
+@pytest.mark.parametrize("change", [as_it_is, with_longer_windows, with_another_order, rounded])
+def test_a_model_that_comes_with_the_course_earns_nothing(path, change):
+    save_model(path, *change(*load_trained("toy")))
+    with pytest.raises(CheckFailed, match="weights that come with the course"):
+        TRAINING_RUN.loss(path, TEXT)
+
+
+def test_no_trained_model_is_in_the_zip_before_the_topic_that_needs_it(tmp_path):
+    for through, models in (("04_language_model", 0), ("05_attention_heatmaps", 4)):
+        write_bundle(Path(__file__).parents[1], through, tmp_path / "course.zip")
+        names = zipfile.ZipFile(tmp_path / "course.zip").namelist()
+        assert sum("trained" in name and name.endswith(".safetensors") for name in names) == models
