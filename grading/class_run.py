@@ -4,85 +4,33 @@ For each student who is done, a small file says for which submission. It is writ
 does over whatever has none, and leaves the others alone.
 """
 
-import faulthandler
-import functools
 import glob
 import hashlib
 import json
 import logging
-import os
 import shutil
 import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import timedelta
+from operator import attrgetter
 from pathlib import Path
 
-from nbformat import NotebookNode
 from nbgrader.api import Gradebook, SubmittedAssignment
 from nbgrader.apps import NbGraderAPI
-from nbgrader.apps.baseapp import NbGrader
-from nbgrader.converters import Autograde
-from nbgrader.utils import setenv
 
-from grading.answers import Answer, AnswerEnded, AnswerServer, Cell
 from grading.cluster import on_cluster
 from grading.export import grade_rows, write_csv
-from grading.faults import ANY_REMEDY, NEEDED, MachineFault, ServerLost, is_machines, machine_fault
-from grading.gradebook import add_indexes, kept_open, lost, nbgrader_of, opened
+from grading.faults import ANY_REMEDY, NEEDED, MachineFault, is_machines, machine_fault
+from grading.gradebook import add_indexes, kept_open, lost, opened
 from grading.handed_in import HandedIn, handed_in, listed
+from grading.judging import Job, Judged, given_up, judge_submission, nbgrader_for, without_a_worker
 from grading.pages import printable
-from grading.pipeline import (
-    Ready,
-    Rerun,
-    SubmissionExporter,
-    locked_sources,
-    ready,
-    released_path,
-    restore_locked_cells,
-)
-from grading.repair import UnreadableSubmission, read_submission, repair
-from grading.sandbox import IsolationIncomplete
-from grading.submission import judged, read_released, records_of
-from grading.workers import WorkersLost, answer_server, side_by_side
-
-SUBMISSION_SECONDS = 300  # beside the time that nbgrader's settings allow for executing a notebook again
-
-
-@dataclass(frozen=True)
-class Job:
-    """A submission to grade, as it was when its `digest` was taken: each of its notebooks, with the released one.
-
-    There are none if a `problem` keeps it from being graded. `locked` has the cells of each notebook, by their names,
-    that nobody may change. Workers have no gradebook to ask.
-    """
-
-    root: Path
-    assignment: str
-    student: str
-    digest: str
-    problem: str
-    notebooks: dict[Path, Path]
-    locked: dict[str, dict[str, str]]
-    reduced: bool
-    rerun: bool
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What a worker found out about a submission; `notes` are for a person to read.
-
-    One that has `failed` is tried again at the next run. One that is `doubtful` is tried again when nothing else is
-    going on: something may have kept its answers from the processor.
-    """
-
-    ready: dict[Path, Ready] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    failed: bool = False
-    doubtful: bool = False
+from grading.pipeline import locked_sources, ready, released_path
+from grading.workers import WorkersLost, side_by_side
 
 
 @dataclass(frozen=True)
@@ -110,7 +58,7 @@ class ClassRun:
         self, root: Path, assignment: str, students: list[str] | None = None, reduced: bool = False, rerun: bool = False
     ) -> None:
         self.root, self.assignment, self.reduced, self.rerun = root.resolve(), assignment, reduced, rerun
-        app = _nbgrader(self.root, reduced, rerun)
+        app = nbgrader_for(self.root, reduced, rerun)
         self._course = app.coursedir
         with self._gradebook() as gradebook:
             known = {each.name: each.notebooks for each in gradebook.assignments}
@@ -189,12 +137,11 @@ class ClassRun:
         jobs, done = map(self._job, students), self._done_file("").parent
         # The first workers of this machine are forked before the gradebook is used, and inherit no connection to it.
         with _patient() as asked, kept_open(self._course.db_url) as failures:
+            how = {"interrupted": asked.__len__, "doubtful": attrgetter("doubtful")}
             if cluster:
-                found = on_cluster(
-                    judge_submission, jobs, cluster, done, _without_a_worker, asked.__len__, _is_doubtful
-                )
+                found = on_cluster(judge_submission, jobs, cluster, done, without_a_worker, **how)
             else:
-                found = side_by_side(judge_submission, jobs, workers, _given_up, asked.__len__, _is_doubtful)
+                found = side_by_side(judge_submission, jobs, workers, given_up, **how)
             try:
                 with closing(found):
                     for job, result in found:
@@ -410,142 +357,3 @@ def table(rows: Iterable[Row]) -> str:
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
     padded = [[*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[3]] for line in lines]
     return "\n".join("  ".join(line).rstrip() for line in padded)
-
-
-def judge_submission(job: Job) -> Judged:
-    """Judge a submission, in a worker. Whatever goes wrong with one is noted, and the class goes on.
-
-    What may be the machine's fault is tried once more, with a new answer process. Raises MachineFault if that fails,
-    unless the machine does well with something else. The worker ends if it takes too long.
-    """
-    with _limited_time(job):
-        try:
-            return _judged(job)
-        except IsolationIncomplete:
-            raise
-        except Exception as error:
-            if not is_machines(error, _folder(job)):
-                return _stopped(error)
-        answer_server(job.assignment, job.reduced).stop()
-        try:
-            return _judged(job)
-        except IsolationIncomplete:
-            raise
-        except Exception as error:
-            at_fault = is_machines(error, _folder(job))
-            if not at_fault or (isinstance(error, MemoryError | ServerLost) and _machine_works(job)):
-                return _stopped(error)
-            raise machine_fault(error, job.student) from error
-
-
-@contextmanager
-def _limited_time(job: Job) -> Iterator[None]:
-    """End this process if something takes too long, even where Python itself would not notice."""
-    seconds = SUBMISSION_SECONDS + (_rerun_step(job).notebook_timeout if job.notebooks else 0)
-    with open(os.devnull, "w") as nobody:
-        faulthandler.dump_traceback_later(seconds, exit=True, file=nobody)
-        try:
-            yield
-        finally:
-            faulthandler.cancel_dump_traceback_later()
-
-
-def _folder(job: Job) -> Path | None:
-    return next(iter(job.notebooks)).parent if job.notebooks else None
-
-
-def _is_doubtful(found: Judged) -> bool:
-    return found.doubtful
-
-
-def _stopped(error: Exception) -> Judged:
-    note = f"The judge stopped at it, with {type(error).__name__}: {error}. A person must look at it."
-    return Judged(notes=[note[:500]], failed=True)
-
-
-def _machine_works(job: Job) -> bool:
-    """Tell whether the least that an answer can be is judged here."""
-    try:
-        with Answer(answer_server(job.assignment, job.reduced), "", [Cell(0, "x = 1")], False) as answer:
-            answer.keep_running()
-            return answer.ask("defines", name="x")[0] == {"defined": True}
-    except (OSError, MemoryError, ServerLost, AnswerEnded):
-        return False
-
-
-def _given_up(job: Job) -> Judged:
-    """Return what is known of a submission that has ended two workers: nothing. Raises MachineFault if it is not it."""
-    if not _machine_works(job):
-        raise MachineFault(f"{NEEDED}, but workers end, and not even the least of answers runs. {ANY_REMEDY}")
-    return _without_a_worker(job)
-
-
-def _without_a_worker(job: Job) -> Judged:
-    """Return what is known of a submission that has ended one worker after the other: nothing."""
-    note = f"Each worker that judged it has ended, or took more than {SUBMISSION_SECONDS} seconds."
-    return Judged(notes=[f"{note} A person must look at it."], failed=True)
-
-
-def _judged(job: Job) -> Judged:
-    if not job.notebooks:
-        return Judged()
-    server = answer_server(job.assignment, job.reduced)
-    server.timed_out = 0
-    found = _found(job, server)
-    return replace(found, doubtful=server.timed_out > 0)
-
-
-def _found(job: Job, server: AnswerServer) -> Judged:
-    found = Judged()
-    for path, released_at in job.notebooks.items():
-        released = read_released(released_at)
-        records = records_of(job.assignment, released)
-        try:
-            notebook = read_submission(path)
-        except UnreadableSubmission as unreadable:
-            found.notes.append(str(unreadable))
-            continue
-        found.notes.extend(repair(notebook, released))
-        results = []
-        if records:
-            results = judged(notebook, released, records, server, path.parent)
-        found.ready[path] = Ready(results, _executed(job, path.stem, notebook))
-    return found
-
-
-def _executed(job: Job, name: str, notebook: NotebookNode) -> list[tuple[list[NotebookNode], int | None]] | None:
-    """Execute a notebook again if there is a reason to; return outputs and numbers of its code cells."""
-    step = _rerun_step(job)
-    course = step.parent.parent.coursedir
-    ids = {"assignment": job.assignment, "student": job.student, "notebook": name}
-    given = course.format_path(course.source_directory, ".", job.assignment)
-    resources = {"nbgrader": ids, "metadata": {"path": given}}
-    if not step.is_needed(notebook, resources):
-        return None
-    restore_locked_cells(notebook, job.locked[name])
-    notebook.metadata["grading"] = {"unreadable": ""}
-    with setenv(NBGRADER_EXECUTION="autograde"):  # as nbgrader does
-        step.preprocess(notebook, resources)
-    return [(cell.outputs, cell.execution_count) for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def _rerun_step(job: Job) -> Rerun:
-    """Return the step that executes notebooks, with the course's settings as they are now."""
-    settings = job.root / "nbgrader_config.py"
-    return _rerun_step_of(job.root, job.reduced, job.rerun, settings.stat().st_mtime_ns if settings.exists() else 0)
-
-
-@functools.lru_cache(maxsize=4)
-def _rerun_step_of(root: Path, reduced: bool, rerun: bool, settings_time: int) -> Rerun:
-    app = _nbgrader(root, reduced, rerun)
-    converter = Autograde(coursedir=app.coursedir, config=app.config)
-    return Rerun(parent=SubmissionExporter(parent=converter, config=app.config))
-
-
-def _nbgrader(root: Path, reduced: bool, rerun: bool) -> NbGrader:
-    """Return nbgrader with the settings of a course folder and of this run."""
-    app = nbgrader_of(root)
-    for step in ("Rerun", "JudgeAnswers"):
-        app.config[step].reduced_isolation = reduced
-    app.config.Rerun.always = rerun
-    return app

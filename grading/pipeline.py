@@ -24,6 +24,7 @@ from sqlalchemy.exc import SAWarning
 from traitlets import Bool
 
 from grading.hand_marks import Seen, fingerprint, given, read_seen, still_holds, write_seen
+from grading.handed_in import LONGEST_TIME
 from grading.judge import ExerciseResult
 from grading.kernel import SandboxedExecute
 from grading.repair import UnreadableSubmission, read_submission, repair
@@ -31,7 +32,6 @@ from grading.submission import is_check, judged, marks, read_released, records_o
 from grading.workers import answer_server
 
 WIDTH = 96  # characters in a line of feedback
-LONGEST_TIME = 1_000  # bytes of a file that says when something was handed in
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _copy_time(handed_in: Path, graded: Path) -> None:
     """Copy the time of a submission, by which nbgrader knows later that there is a newer one."""
     source, copy = handed_in / "timestamp.txt", graded / "timestamp.txt"
     copy.unlink(missing_ok=True)
-    if source.is_file() and source.stat().st_size <= LONGEST_TIME:
+    if source.is_file() and not source.is_symlink() and source.stat().st_size <= LONGEST_TIME:
         graded.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, copy)
 

@@ -21,6 +21,8 @@ from nbformat import NotebookNode
 from nbformat.validator import get_validator
 from nbgrader.utils import is_locked
 
+from grading.faults import is_machines
+
 # No honest notebook meets these limits. Without them, a small file would take hours, or all memory, to read.
 MAX_BYTES = 20_000_000
 MAX_BRACKETS = 2_000_000  # { and [, each of which may become a list or a dict
@@ -133,6 +135,8 @@ def _parsed(path: Path) -> Any:
     except FileNotFoundError as error:
         raise UnreadableSubmission("no file") from error
     except OSError as error:
+        if is_machines(error):
+            raise
         raise UnreadableSubmission(f"a file that cannot be opened ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise UnreadableSubmission("a file that is not text") from error

@@ -15,8 +15,9 @@ from local_servers import LocalCluster
 from sample_class import ASSIGNMENT, REDUCED, RUN, done, gradebook, python, small_class, start, wait_for
 
 from grading import class_run, cluster
-from grading.class_run import ClassRun, Job, Judged, judge_submission
+from grading.class_run import ClassRun
 from grading.cluster import ClusterUnusable, on_cluster
+from grading.judging import Job, Judged, judge_submission
 
 STUDENTS = 8
 KILLER = "student-00"

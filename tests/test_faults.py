@@ -1,6 +1,7 @@
 """Faults of the machine while a class is graded: no score is lost or changed, and the same command does the rest."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,8 +13,9 @@ import psutil
 import pytest
 from sample_class import ASSIGNMENT, RUN, done, gradebook, python, scores, small_class, start, wait_for
 
-from grading import class_run
-from grading.class_run import ClassRun, judge_submission
+from grading import class_run, judging
+from grading.class_run import ClassRun
+from grading.judging import Judged, judge_submission
 from grading.sandbox import missing_walls
 
 REDUCED = bool(missing_walls())
@@ -188,20 +190,17 @@ def test_a_submission_that_fails_now_keeps_the_grade_that_it_had(graded, calm, m
     assert files(graded).keys() == files(calm).keys()
 
 
-def slow(job):
-    """Judge a submission, unless it is the one at which the judge hangs where Python can't be interrupted."""
+def hold(job):
+    """Judge a submission, or hold the judge where Python looks at no clock."""
     if job.student == "student-00":
-        with class_run._limited_time(job):
-            time.sleep(3600)
-    return judge_submission(job)
+        re.fullmatch("(a|aa)+", "a" * 100 + "b")
+    return Judged(notes=["judged"], failed=True)
 
 
-def test_a_submission_that_holds_the_judge_is_ended_by_the_clock(calm, tmp_path, monkeypatch):
+def test_a_submission_that_holds_the_judge_is_ended_by_the_clock(tmp_path, monkeypatch):
     course = small_class(tmp_path / "course", 2)
-    (course / "nbgrader_config.py").open("a").write("\nc.Rerun.notebook_timeout = 1\n")
-    monkeypatch.setattr(class_run, "SUBMISSION_SECONDS", 1)
-    monkeypatch.setattr(class_run, "judge_submission", slow)
-    monkeypatch.setattr(class_run, "_judged", lambda job: class_run.Judged(notes=["judged"], failed=True))
+    monkeypatch.setattr(judging, "SUBMISSION_SECONDS", 1)
+    monkeypatch.setattr(judging, "_judged", hold)
     run = ClassRun(course, ASSIGNMENT, reduced=REDUCED)
     assert sorted(run.grade(run.students, workers=1)) == run.students
     assert "took more than 1 seconds" in run.left["student-00"]
