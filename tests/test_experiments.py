@@ -2,6 +2,7 @@
 
 import math
 import random
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from grading.exercises.experiments import FULL, SIMPLE
 from grading.experiments import LEARNED, TRIES, accuracy
 from transformer_lm import checks
 from transformer_lm.checks import CheckFailed
-from transformer_lm.checks.experiment import ENOUGH, FULL_EXPERIMENT, SEEDS, SIMPLE_EXPERIMENT
+from transformer_lm.checks.experiment import ENOUGH, FULL_EXPERIMENT, MOST_STEPS, MOST_TOKENS, SEEDS, SIMPLE_EXPERIMENT
 from transformer_lm.datasets import load_imdb_synth, load_xor
 
 RECORDS = [records()[exercise] for exercise in ("simple-experiment", "full-experiment")]
@@ -136,3 +137,28 @@ def test_no_number_is_too_strange_for_a_setting(number):
     value["synth"]["hidden"] = number
     with pytest.raises(CheckFailed, match="hidden must be a whole number from 1 to 64"):
         SIMPLE_EXPERIMENT.check(value)
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "said"),
+    [
+        ("synth", {"epochs": 16, "batch_tokens": 4096}, "training on 307200 tokens"),
+        ("synth", {"epochs": 15, "batch_tokens": 96}, "3000 steps of training"),
+        ("xor", {"epochs": 100, "batch_tokens": 32}, "2500 steps of training"),
+    ],
+)
+def test_training_that_would_keep_grading_waiting_is_refused_before_it_starts(data, settings, said):
+    """The largest that is allowed takes 5 s, 15 of them a minute; 100 epochs of 16 heads took ten minutes."""
+    value = report(RECORDS[1], FULL)
+    value[data] |= settings
+    with pytest.raises(CheckFailed, match=said):
+        checks.full_experiment(value)
+    with pytest.raises(CheckFailed, match=said):
+        experiments.reproduced(RECORDS[1], RECORDS[1].parts[0], Reporter(value), random.Random(1))
+
+
+def test_the_limits_are_those_that_the_assignment_names():
+    text = Path("source/03_classification/03_classification.ipynb").read_text(encoding="utf-8")
+    assert f"At most {MOST_STEPS:,} steps of training" in text
+    assert f"at most {MOST_TOKENS:,} tokens" in text
+    assert f"({MOST_TOKENS // SIMPLE_EXPERIMENT.goals['synth'].tokens} epochs of the first puzzle)" in text

@@ -12,7 +12,7 @@ from transformer_lm.checks.report import CheckFailed, passed
 
 SEEDS = 5
 ENOUGH = 3  # of them must reach the goal
-MOST_STEPS = 3000
+MOST_STEPS, MOST_TOKENS = 1500, 300_000  # so that grading, which trains up to 15 times, takes a minute at most
 LIMITS = {"hidden": (1, 64), "learning_rate": (1e-6, 1), "batch_tokens": (2, 4096), "epochs": (1, 100)}
 HEADS = {"num_heads": (1, 16)}
 WHOLE = ("hidden", "batch_tokens", "epochs", "num_heads")
@@ -97,6 +97,10 @@ class ExperimentExercise:
         if steps > MOST_STEPS:
             hint = "Less is enough here: take larger batches or fewer epochs, and another learning rate."
             raise self._failed(what, f"{steps} steps of training", f"at most {MOST_STEPS}", hint)
+        tokens = settings["epochs"] * self.goals[data].tokens
+        if tokens > MOST_TOKENS:
+            hint = "Less is enough here: take fewer epochs, smaller batches, and another learning rate."
+            raise self._failed(what, f"training on {tokens} tokens", f"at most {MOST_TOKENS}", hint)
         return Run(settings, [float(accuracy) for accuracy in accuracies])
 
     def _setting(self, setting: str, value: object) -> float:
