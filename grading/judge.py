@@ -37,6 +37,7 @@ FLOAT32 = 2.0**-24  # the largest relative error of rounding once
 ROUNDINGS = 64  # how many such errors, all of them at their worst, a right answer may gather
 TRIALS = 4
 TEXT = 2000  # characters of a text that an answer tells
+MANY = 1000  # matrix products of a call that are not counted further
 WIDEST = 1000  # of a linear layer that an answer tells of: larger than any that is asked for
 LONGEST = 40  # positions in a case of sizes that nobody knows before
 
@@ -341,7 +342,8 @@ class _Trial:
             failed = CheckFailed(tried, "outputs are missing", "every output", "Return a tensor.")
         if not failed:
             try:
-                self.record.public.compare_products(tried, reply.get("products"))
+                told = reply.get("products")
+                self.record.public.compare_products(tried, told if type(told) is int and told < MANY else MANY)
             except CheckFailed as products:
                 failed = products
         return outputs, found, failed

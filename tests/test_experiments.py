@@ -148,7 +148,7 @@ def test_no_number_is_too_strange_for_a_setting(number):
     ],
 )
 def test_training_that_would_keep_grading_waiting_is_refused_before_it_starts(data, settings, said):
-    """The largest that is allowed takes 5 s, 15 of them a minute; 100 epochs of 16 heads took ten minutes."""
+    """Grading trains up to fifteen times with such settings."""
     value = report(RECORDS[1], FULL)
     value[data] |= settings
     with pytest.raises(CheckFailed, match=said):
