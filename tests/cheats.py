@@ -1437,16 +1437,6 @@ NOTEBOOKS = [
 
 LYING_AROUND = [
     head(
-        "package-imported",
-        "Imports the attention of another package.",
-        """
-def attend(q, k, v):
-    from transformers.models.gpt2.modeling_gpt2 import eager_attention_forward
-    return eager_attention_forward(nn.Identity(), q, k, v, None)[0].transpose(1, 2)
-""",
-        says="No module named 'transformers'",
-    ),
-    head(
         "package-read",
         "Reads the attention of another package from its text.",
         """
@@ -1454,11 +1444,10 @@ def attend(q, k, v):
     import re, site
     from pathlib import Path
     for folder in site.getsitepackages():
-        for file in Path(folder).glob("transformers/models/*/modeling_*.py"):
-            found = re.search(r"^def eager_attention_forward.*?^    return", file.read_text(), re.M | re.S)
-            if found:
-                exec(f"{found[0]} attn_output, attn_weights", globals())
-                return eager_attention_forward(nn.Identity(), q, k, v, None, 0.5)[0].transpose(1, 2)
+        for file in Path(folder).glob("transformers/models/gpt2/modeling_gpt2.py"):
+            found = re.search(r"^def (eager_attention_forward.*?^    return )", file.read_text(), re.M | re.S)
+            exec(f"def {found[1]} attn_output", globals())
+            return eager_attention_forward(nn.Identity(), q, k, v, None).transpose(1, 2)
     raise RuntimeError("no such package")
 """,
         says="no such package",
