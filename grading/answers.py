@@ -7,8 +7,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -295,35 +295,47 @@ class Answer:
         for _ in range(CALLS):
             if "wants" not in reply:
                 return reply
-            self._send(*respond(reply, arrays))
+            with self._counted():  # an answer pays for what it makes the judge compute
+                response = respond(reply, arrays)
+            self._send(*response)
             reply, arrays = self._reply(CALL_SECONDS)
         self._end()
         raise AnswerEnded(f"calls what it is given more than {CALLS} times")
 
     def _send(self, table: dict, arrays: dict[str, np.ndarray] | None = None) -> None:
-        self._connection.settimeout(PATIENCE * CALL_SECONDS)
+        self._connection.settimeout(max(0.001, min(PATIENCE * CALL_SECONDS, self._seconds_left)))
         try:
-            send(self._connection, table, arrays)
+            with self._counted():  # it may be slow to take what it is sent
+                send(self._connection, table, arrays)
         except Disconnected:
             raise AnswerEnded(self._ending(self._end())) from None
 
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Take the time that something needs from what is left."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self._seconds_left -= time.monotonic() - start
+
     def _reply(self, seconds: float) -> tuple[dict, dict]:
         """Return the next message. Ends the answer if none comes in time: the time runs for the whole message."""
-        limit, start, ran = min(seconds, self._seconds_left), time.monotonic(), self._ran
+        limit, ran = max(0.0, min(seconds, self._seconds_left)), self._ran
         awaited = _Awaited(self._connection, limit, self._newly_waited)
         try:
-            return receive(awaited)
+            with self._counted():
+                return receive(awaited)
         except TimeoutError:
             self._server.timed_out += awaited.out_of_patience or self._ran - ran < 0.9 * limit
             self._end()
-            raise AnswerEnded(f"runs for more than {limit:.0f} seconds: is there a loop that does not end?") from None
+            told = f"for more than {seconds}" if limit == seconds else f"with all before it for {self._seconds:.0f}"
+            raise AnswerEnded(f"runs {told} seconds: is there a loop that does not end?") from None
         except MalformedMessage:
             self._end()
             raise AnswerEnded("sends what no answer should send") from None
         except Disconnected:
             raise AnswerEnded(self._ending(self._end())) from None
-        finally:
-            self._seconds_left -= time.monotonic() - start
 
     def _newly_waited(self) -> float:
         """Return for how long the answer has waited for a processor since the last time, and give it back that time."""

@@ -32,6 +32,8 @@ from grading.pages import printable
 from grading.pipeline import locked_sources, ready, released_path
 from grading.workers import WorkersLost, side_by_side
 
+LONGEST_NAME = 200
+
 
 @dataclass(frozen=True)
 class Row:
@@ -295,14 +297,15 @@ class ClassRun:
 
 
 def _can_be_saved(student: str) -> bool:
-    """Tell whether the gradebook can hold a name."""
-    return student.isprintable()
+    """Tell whether the gradebook can hold a name, and a folder can have it with a few letters more."""
+    return student.isprintable() and len(student.encode()) <= LONGEST_NAME
 
 
 def _unusable(student: str) -> str:
     """Return in a sentence why nothing can be graded under a name, if so."""
     if not _can_be_saved(student):
-        return "The name of the folder must be text that can be printed: rename it, and run again."
+        most = f"at most {LONGEST_NAME} bytes"
+        return f"The name of the folder must be text that can be printed, of {most}: rename it, and run again."
     if glob.escape(student) != student:
         return "nbgrader takes a name with *, ? or [ for a pattern: rename the folder, and run again."
     return ""

@@ -22,6 +22,7 @@ from traitlets import Float
 from grading.feedback import PICTURES, AttachedPictures, from_markdown
 from grading.late import in_words, renew_penalty
 from grading.pages import code, rendered, shortened
+from grading.pipeline import NOTICE
 from grading.submission import is_check, marks
 from grading.told import Told, told
 
@@ -201,7 +202,7 @@ def page(
     nb: NotebookNode, scores: dict[str, Score], comments: dict[str, tuple[str, str]], whole: bool = True
 ) -> dict[str, object]:
     """Return what the template of a feedback page needs to know from the notebook, with all cells or without."""
-    notice = next((cell.source for cell in nb.cells if cell.get("id") == "before-grading"), "")
+    notice = next((cell.source for cell in nb.cells if cell.get("id") == NOTICE), "")
     shown = list(_shown_cells(cell for cell in nb.cells if cell.source != notice)) if whole else []
     return {
         "title": _title(nb),

@@ -5,6 +5,7 @@ judges it, or if asked to; points come from the judge, with a message under each
 """
 
 import glob
+import math
 import os
 import shutil
 import textwrap
@@ -27,11 +28,12 @@ from grading.hand_marks import Seen, fingerprint, given, read_seen, still_holds,
 from grading.handed_in import LONGEST_TIME
 from grading.judge import ExerciseResult
 from grading.kernel import SandboxedExecute
-from grading.repair import UnreadableSubmission, read_submission, repair
+from grading.repair import MAX_BYTES, UnreadableSubmission, read_submission, repair
 from grading.submission import is_check, judged, marks, read_released, records_of
 from grading.workers import answer_server
 
 WIDTH = 96  # characters in a line of feedback
+NOTICE = "before-grading"  # the id of the cell that says what was repaired
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,9 @@ class SubmissionExporter(NotebookExporter):
     def from_filename(self, filename: str, resources: dict | None = None, **options: object) -> tuple[str, dict]:
         """Return the notebook after all steps, as text."""
         try:
-            notebook, unreadable = read_submission(Path(filename)), ""
+            ours = isinstance(self.parent, Autograde) and not self.parent._sanitizing  # written by the step before
+            notebook = read_submission(Path(filename), most_bytes=math.inf if ours else MAX_BYTES)
+            unreadable = ""
         except UnreadableSubmission as error:
             notebook, unreadable = nbformat.v4.new_notebook(), str(error)
         resources["grading"] = {"unreadable": unreadable}
@@ -131,10 +135,13 @@ class RepairSubmission(NbGraderPreprocessor):
             title, notes = "Not graded; a person must look at it", [unreadable]
         else:
             title, notes = "Repaired before grading", repairs
+        for cell in nb.cells:
+            if cell.id == NOTICE:
+                cell.id = f"not-{NOTICE}"
         if notes:
             self.log.warning("%s: %s. %s", resources["nbgrader"]["student"], title, " ".join(notes))
             text = "\n".join([f"**{title}:**", "", *(f"- {note}" for note in notes)])
-            nb.cells.insert(0, nbformat.v4.new_markdown_cell(text, id="before-grading"))
+            nb.cells.insert(0, nbformat.v4.new_markdown_cell(text, id=NOTICE))
         return nb, resources
 
 

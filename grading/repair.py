@@ -81,15 +81,18 @@ class UnreadableSubmission(Exception):
     """What was handed in is no notebook; the text says why, to a person."""
 
 
-def read_submission(path: Path, limit: int = OUTPUT_CHARACTERS) -> NotebookNode:
+def read_submission(path: Path, limit: int = OUTPUT_CHARACTERS, most_bytes: float = MAX_BYTES) -> NotebookNode:
     """Return a submitted notebook in format 4.5, with whatever is invalid in it mended or left out.
 
-    The outputs of a cell are cut after `limit` characters, with a line that says so.
+    The outputs of a cell are cut after `limit` characters, with a line that says so. With another limit `most_bytes`,
+    there is none for the number of cells: what was read and repaired once may have grown by some.
 
     Raises UnreadableSubmission if the file is not a notebook.
     """
     try:
-        notebook = _upgraded(_parsed(path))
+        notebook = _upgraded(_parsed(path, most_bytes))
+        if len(notebook["cells"]) > MAX_CELLS and most_bytes == MAX_BYTES:
+            raise UnreadableSubmission(f"a notebook of more than {MAX_CELLS:,} cells")
     except UnreadableSubmission as reason:
         raise UnreadableSubmission(f"{path.name} must be a Jupyter notebook, got {reason}.") from reason.__cause__
     cells, outputs_left = [], MAX_OUTPUTS
@@ -128,10 +131,10 @@ def repair(submitted: NotebookNode, released: NotebookNode) -> list[str]:
 # Reading.
 
 
-def _parsed(path: Path) -> Any:
+def _parsed(path: Path, most_bytes: float) -> Any:
     """Return the JSON of a file, without lone surrogates: JSON may hold them, a file may not."""
     try:
-        return json.loads(_sound_json(_content(path)))
+        return json.loads(_sound_json(_content(path, most_bytes), most_bytes / MAX_BYTES * MAX_BRACKETS))
     except FileNotFoundError as error:
         raise UnreadableSubmission("no file") from error
     except OSError as error:
@@ -146,24 +149,24 @@ def _parsed(path: Path) -> Any:
         raise UnreadableSubmission("JSON that is too large or too deeply nested") from error
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path, most_bytes: float) -> bytes:
     """Return what is in a file, unless it is none or too large: a pipe would never end."""
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
         raise UnreadableSubmission("a link to another file")
     if not stat.S_ISREG(status.st_mode):
         raise UnreadableSubmission("no file")
-    if status.st_size > MAX_BYTES:
+    if status.st_size > most_bytes:
         raise UnreadableSubmission(f"a file of more than {MAX_BYTES // 1_000_000} MB")
     with path.open("rb") as file:
-        return file.read(MAX_BYTES)
+        return file.read()
 
 
-def _sound_json(data: bytes) -> bytes:
+def _sound_json(data: bytes, most_brackets: float) -> bytes:
     """Return JSON without lone surrogates and numbers that are none, and not too deeply nested."""
     if not data.strip():
         raise UnreadableSubmission("an empty file")
-    if data.count(b"{") + data.count(b"[") > MAX_BRACKETS:
+    if data.count(b"{") + data.count(b"[") > most_brackets:
         raise MemoryError
     parsed = json.loads(data)
     if _is_deeper(parsed, MAX_DEPTH):
@@ -196,8 +199,6 @@ def _upgraded(notebook: Any) -> dict[str, Any]:
             raise UnreadableSubmission(f"a notebook of format {version} that cannot be converted") from error
     if not isinstance(_dict(notebook).get("cells"), list):
         raise UnreadableSubmission("JSON without a list of cells")
-    if len(notebook["cells"]) > MAX_CELLS:
-        raise UnreadableSubmission(f"a notebook of more than {MAX_CELLS:,} cells")
     return notebook
 
 

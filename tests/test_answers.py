@@ -228,6 +228,31 @@ def test_an_answer_does_not_pay_for_the_processor_that_others_use(monkeypatch):
         assert server.timed_out == 0
 
 
+OWN_PROCESSES = """
+import os
+for _ in range(3):
+    if not os.fork():
+        break
+while True: pass
+"""
+OWN_THREADS = """
+import threading, torch
+def work():
+    while True: torch.ones(500, 500) @ torch.ones(500, 500)
+for _ in range(2): threading.Thread(target=work).start()
+work()
+"""
+
+
+@ISOLATED
+@pytest.mark.parametrize("code", [OWN_PROCESSES, OWN_THREADS])
+def test_an_answer_gains_no_time_by_waiting_for_itself(monkeypatch, code):
+    monkeypatch.setattr(answers, "CELL_SECONDS", 2)
+    start = time.monotonic()
+    assert "runs for more than 2 seconds" in outcome(code)
+    assert time.monotonic() - start < 2 * answers.PATIENCE - 2
+
+
 @ISOLATED
 @pytest.mark.parametrize(("code", "counted"), [("while True: pass", 0), ("import time; time.sleep(20)", 1)])
 def test_only_a_stop_before_the_processor_time_is_used_counts(monkeypatch, code, counted):

@@ -134,9 +134,12 @@ def test_submissions_without_the_notebook_are_left_to_a_person(tmp_path):
         "?"
     )
     write_submission(course, "a[b]*", solved, DUE)
+    write_submission(course, "n" * 250, solved, DUE)
     (write_submission(course, "=1+1,x", nbformat.writes(solved_notebook(course)), DUE) / "data,1.csv").write_text("1,2")
     run = ClassRun(course, ASSIGNMENT, reduced=REDUCED)
-    assert sorted(run.grade(run.to_do(), workers=2)) == ["=1+1,x", "a[b]*", "bad-time", "renamed"]
+    assert sorted(run.grade(run.to_do(), workers=2)) == ["=1+1,x", "a[b]*", "bad-time", "n" * 250, "renamed"]
+    assert list(run.left) == ["n" * 250]  # too long for the files that tell what is done
+    assert "must be text that can be printed, of at most 200 bytes" in run.left["n" * 250]
     rows = {row.student: row for row in run.rows()}
     assert "There is no 01_self_attention.ipynb, but my homework.ipynb, timestamp.txt" in rows["renamed"].notes
     assert rows["renamed"].needs_a_person
@@ -147,7 +150,7 @@ def test_submissions_without_the_notebook_are_left_to_a_person(tmp_path):
     run.write_csv(course / "out.csv")
     with (course / "out.csv").open(newline="") as file:
         assert {row["student_id"] for row in csv.DictReader(file)} == {"'=1+1,x", "a[b]*", "bad-time", "renamed"}
-    assert run.to_do() == []
+    assert run.to_do() == ["n" * 250]
 
 
 def test_notebooks_are_executed_again_if_asked_to(tmp_path):

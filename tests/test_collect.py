@@ -89,3 +89,15 @@ def test_a_note_says_what_is_left_out_and_why(course, name, reason):
     said = (course / "printed.log").read_text()
     assert f"{name} is left out: {reason}." in said
     assert "Traceback" not in said
+
+
+def test_a_notebook_that_may_be_read_as_a_zip_is_a_notebook(tmp_path):
+    course = new_course(tmp_path / "course")
+    archive = course / "downloaded" / ASSIGNMENT / "archive"
+    archive.mkdir(parents=True)
+    (archive / f"ada_101_5001_{NOTEBOOK}").write_bytes(b"honest")
+    hidden = zipped({f"x_101_9999_{NOTEBOOK}": b"stolen"})
+    (archive / f"eve_202_5002_{NOTEBOOK}").write_bytes(b"own\n" + hidden)
+    python(course, "nbgrader", "zip_collect", ASSIGNMENT)
+    assert (course / "submitted" / "101" / ASSIGNMENT / NOTEBOOK).read_bytes() == b"honest"
+    assert (course / "submitted" / "202" / ASSIGNMENT / NOTEBOOK).read_bytes() == b"own\n" + hidden

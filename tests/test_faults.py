@@ -211,7 +211,7 @@ def test_what_is_changed_while_a_run_goes_on_is_graded_at_the_next(calm, tmp_pat
     course = small_class(tmp_path / "course", 2)
     run = ClassRun(course, ASSIGNMENT, reduced=REDUCED)
 
-    def side_by_side(work, jobs, workers, **options):
+    def side_by_side(work, jobs, *options, **more):
         for job in jobs:
             result = work(job)
             if job.student == "student-00":

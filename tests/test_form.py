@@ -121,6 +121,38 @@ class SelfAttention(nn.Module):
 
         self.forward = forward
 """
+CALLED_AGAIN = """\
+class SelfAttention(nn.Module):
+    def __init__(self, input_size, hidden=None):
+        if hidden is not None:
+            super().__init__()
+            self.k, self.q, self.v = (nn.Linear(input_size, hidden) for _ in range(3))
+            return
+        x = input_size
+        k, q, v = self.k(x), self.q(x), self.v(x)  # (b, n, hidden)
+        scores = q @ k.mT / k.shape[-1] ** 0.5  # (b, n, n)
+        weights = scores.softmax(dim=-1)  # (b, n, n)
+        self.result = weights @ v  # (b, n, hidden)
+
+    def forward(self, x):
+        self.__init__(x)
+        return self.result
+"""
+IN_A_LIST = """\
+class SelfAttention(nn.Module):
+    def __init__(self, input_size, hidden):
+        super().__init__()
+        self.k, self.q, self.v = (nn.Linear(input_size, hidden) for _ in range(3))
+
+    def forward(self, x):
+        return [
+            weights @ self.v(x)
+            for k in [self.k(x)]
+            for q in [self.q(x)]
+            for scores in [q @ k.mT / k.shape[-1] ** 0.5]
+            for weights in [scores.softmax(dim=-1)]
+        ][0]
+"""
 AS_TEXT = f"""\
 class SelfAttention(nn.Module):
     def __init__(self, input_size, hidden):
@@ -136,13 +168,24 @@ class SelfAttention(nn.Module):
     "sources",
     [
         [IN_INIT],
+        [CALLED_AGAIN],
+        [IN_A_LIST],
         [AS_TEXT],
         [SHORT, "Base = 3\n" + UNTIDY + "\n\nSelfAttention = Base\n"],
         [SHORT, UNTIDY, "SelfAttention = Base\n"],
         [SHORT, UNTIDY.replace("Base", "SelfAttention") + LONG],
         ["exec(" + repr(UNTIDY) + ")", LEAN],
     ],
-    ids=["in-init", "as-text", "renamed", "renamed-later", "decoy-before-a-long-cell", "base-as-text"],
+    ids=[
+        "in-init",
+        "called-again",
+        "in-a-list",
+        "as-text",
+        "renamed",
+        "renamed-later",
+        "decoy-before-a-long-cell",
+        "base-as-text",
+    ],
 )
 def test_a_long_forward_that_is_hidden_earns_no_extra_point(sources):
     got = points(HEAD, *sources)

@@ -117,3 +117,24 @@ def test_a_call_that_cannot_work_fails_as_it_would_in_the_notebook(arguments):
 def test_a_test_that_is_still_empty_is_told_so():
     part = judged("def test_attention_scores(attention_scores):\n    raise NotImplementedError()\n")
     assert part.message.endswith("hint:     Replace that line by your code.")
+
+
+SLOW_TO_READ = """\
+def test_attention_scores(attention_scores):
+    import sys, time
+    inside = sys.modules["answering"]
+    real = inside.receive
+    inside.receive = lambda connection: (time.sleep(1), real(connection))[1]
+    queries = torch.zeros(1, 1000, 1)
+    for _ in range(9000):
+        attention_scores(queries, queries)
+"""
+
+
+def test_a_test_that_is_slow_to_read_what_it_is_sent_ends_in_time():
+    cells = [Cell(0, SETUP), Cell(1, SLOW_TO_READ)]
+    server = answer_server(TOPIC, REDUCED)
+    used = server.used
+    (part,) = judge(RECORD, cells, server, solution=1, seconds=4).parts
+    assert part.points == 0
+    assert server.used - used < 10

@@ -154,11 +154,18 @@ def with_another_order(model: TransformerLM, tokenizer: CharTokenizer) -> tuple[
     return model, CharTokenizer(tokenizer.characters[::-1])
 
 
+def shifted(model: TransformerLM, tokenizer: CharTokenizer) -> tuple[TransformerLM, CharTokenizer]:
+    with torch.no_grad():
+        for table in model.parameters():
+            table += 0.002 * torch.randn(table.shape)
+    return model, tokenizer
+
+
 def rounded(model: TransformerLM, tokenizer: CharTokenizer) -> tuple[TransformerLM, CharTokenizer]:
     return model.bfloat16().float(), tokenizer
 
 
-@pytest.mark.parametrize("change", [as_it_is, with_longer_windows, with_another_order, rounded])
+@pytest.mark.parametrize("change", [as_it_is, with_longer_windows, with_another_order, rounded, shifted])
 def test_a_model_that_comes_with_the_course_earns_nothing(path, change):
     save_model(path, *change(*load_trained("toy")))
     with pytest.raises(CheckFailed, match="weights that come with the course"):

@@ -52,6 +52,7 @@ REFUSED = {
     **{"pidfd_getfd": (438, 438), "sched_setaffinity": (203, 122)},
     # Memory that no limit counts.
     **{"memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194)},
+    **{"msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180)},
     # Namespaces and mounts.
     **{"unshare": (272, 97), "setns": (308, 268), "chroot": (161, 51), "pivot_root": (155, 41)},
     **{"mount": (165, 40), "umount2": (166, 39), "open_tree": (428, 428), "move_mount": (429, 429)},
@@ -141,13 +142,36 @@ def kill(pid: int | None) -> int:
 
 
 def times(pid: int | None) -> tuple[int, int]:
-    """Return for how many nanoseconds a process has run, and has waited for a processor; 0 where nobody counts them."""
-    ran = waited = 0
-    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        with suppress(OSError):  # a thread may have ended by now
-            numbers = file.read_text().split()
-            ran, waited = ran + int(numbers[0]), waited + int(numbers[1])
-    return ran, waited
+    """Return for how many nanoseconds a process has run, and has waited for a processor; 0 where nobody counts them.
+
+    What it waits for threads and processes of its own does not count: they share its core.
+    """
+    ran, waited = _run_and_waited(f"/proc/{pid}/task/{pid}")
+    others = [str(thread) for thread in Path(f"/proc/{pid}/task").glob("*") if thread.name != str(pid)]
+    others += [f"/proc/{child}" for child in _children(pid)]
+    others_ran = sum(_run_and_waited(other)[0] for other in others)
+    with suppress(OSError, IndexError, ValueError):
+        ended = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[13:15]  # ticks of children that ended
+        others_ran += sum(map(int, ended)) * 10**9 // os.sysconf("SC_CLK_TCK")
+    return ran + others_ran, max(0, waited - others_ran)
+
+
+def _run_and_waited(folder: str) -> tuple[int, int]:
+    """Return what a thread has run and waited, in nanoseconds; it may have ended by now."""
+    with suppress(OSError, ValueError, IndexError):
+        ran, waited = Path(folder, "schedstat").read_text().split()[:2]
+        return int(ran), int(waited)
+    return 0, 0
+
+
+def _children(pid: int | str | None) -> list[str]:
+    """Return all that a process has started and that still runs."""
+    found = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in file.read_text().split():
+                found += [child, *_children(child)]
+    return found
 
 
 def missing_walls() -> list[str]:

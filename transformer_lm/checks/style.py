@@ -69,8 +69,9 @@ def style(answer: Callable) -> None:
 def statements(source: str, name: str) -> int | None:
     """Return how many statements a cell takes that defines a class, apart from docstrings, imports and its `__init__`.
 
-    A lambda and a `:=` count like a statement. What an `__init__` defines for later counts too, functions, classes and
-    lambdas with all that they hold. None if the cell does not define the class, or is not Python.
+    A lambda, a `:=` and a `for` over values that stand there count like a statement. What an `__init__` defines for
+    later counts too, functions, classes and lambdas with all that they hold, and all of it if it may be called again.
+    None if the cell does not define the class, or is not Python.
     """
     tree = parsed(source)
     if tree is None or not any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
@@ -85,6 +86,7 @@ def _nodes_that_count(tree: ast.Module, name: str) -> Iterator[ast.AST]:
     """Yield the nodes of a tree, without those that only the `__init__` of a class runs."""
     own = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
     inits = {id(node) for each in own for node in each.body if getattr(node, "name", "") == "__init__"}
+    inits = set() if any(_makes_another(node, name) for node in ast.walk(tree)) else inits
     waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
     while waiting:
         node, in_init = waiting.pop()
@@ -95,7 +97,17 @@ def _nodes_that_count(tree: ast.Module, name: str) -> Iterator[ast.AST]:
         waiting += [(child, in_init) for child in ast.iter_child_nodes(node)]
 
 
+def _makes_another(node: ast.AST, name: str) -> bool:
+    """Tell whether a node may call the `__init__` of a class later, and not that of the class above it."""
+    if isinstance(node, ast.Attribute):
+        above = isinstance(node.value, ast.Call) and getattr(node.value.func, "id", "") == "super"
+        return node.attr == "__class__" or (node.attr == "__init__" and not above)
+    return isinstance(node, ast.Name) and node.id in (name, "type", "__class__") and isinstance(node.ctx, ast.Load)
+
+
 def _is_counted(node: ast.AST) -> bool:
+    if isinstance(node, ast.comprehension):
+        return isinstance(node.iter, ast.List | ast.Tuple | ast.Set)
     is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     left_out = isinstance(node, (ast.ClassDef, ast.Import, ast.ImportFrom, *FUNCTIONS)) or is_text
     return isinstance(node, ast.stmt | ast.Lambda | ast.NamedExpr) and not left_out
