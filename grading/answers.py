@@ -33,6 +33,7 @@ EXERCISE_SECONDS = 60  # for all cells and calls together
 # While an answer waits for a processor that others use, its time stands still: up to so many times the limit.
 PATIENCE = 6
 SHORTEST_WAIT = 0.1  # seconds: as long as asking for them may take, on a busy machine
+ENOUGH_TO_START = 1  # seconds; an answer that has less left may be too late even where nothing is wrong
 TEXT = 2000  # characters of a text that an answer tells
 
 
@@ -267,8 +268,10 @@ class Answer:
                     self._raised[cell.number] = str(error)[:TEXT]
             self._told("ready", True)
         except AnswerEnded as ended:
-            if running is None:
+            if running is None and self._seconds_left > ENOUGH_TO_START:
                 raise ServerLost(f"an answer must start, but it {ended}.") from ended
+            if running is None:
+                raise
             self._left_out[running] = str(ended)
 
     def _told(self, what: str, value: object) -> dict:

@@ -13,8 +13,8 @@ from grading.record import Record
 from grading.repair import read_submission
 from transformer_lm.checks.source import defined_names
 
-OWN_SECONDS = 6  # of each exercise: a right answer takes one or two
-SHARED_SECONDS = 30  # of all exercises of a submission, beyond those
+OWN_SECONDS = 5  # of each exercise: a right answer takes half a second
+SHARED_SECONDS = 15  # of all exercises of a submission, beyond those
 
 
 def marks(cell: NotebookNode) -> NotebookNode:

@@ -228,6 +228,12 @@ def test_an_answer_does_not_pay_for_the_processor_that_others_use(monkeypatch):
         assert server.timed_out == 0
 
 
+def test_an_answer_that_is_out_of_time_when_it_starts_again_is_no_fault_of_the_server():
+    answer = Answer(answer_server(TOPIC, bool(missing_walls())), "kqv", [Cell(0, "x = 1")], False, seconds=0.005)
+    with answer, pytest.raises(AnswerEnded):
+        answer.keep_running()
+
+
 OWN_PROCESSES = """
 import os
 for _ in range(3):

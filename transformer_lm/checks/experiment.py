@@ -12,7 +12,7 @@ from transformer_lm.checks.report import CheckFailed, passed
 
 SEEDS = 5
 ENOUGH = 3  # of them must reach the goal
-MOST_STEPS, MOST_TOKENS = 1500, 300_000  # grading trains up to 15 times
+MOST_STEPS, MOST_TOKENS = 1000, 200_000  # grading trains up to 15 times
 LIMITS = {"hidden": (1, 64), "learning_rate": (1e-6, 1), "batch_tokens": (2, 4096), "epochs": (1, 100)}
 HEADS = {"num_heads": (1, 16)}
 WHOLE = ("hidden", "batch_tokens", "epochs", "num_heads")
