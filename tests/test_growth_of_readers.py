@@ -99,7 +99,6 @@ def test_cells_that_are_too_many_to_search_are_not_searched():
     cells = [*chain(2), *(Cell(number, "x = 1\n" * 1500) for number in range(2, 30))]
     assert sum(len(cell.source) for cell in cells) > MOST_SEARCHED
     assert cells_read("f0", cells) == ()
-    assert seconds(lambda: cells_read("f0", cells)) < seconds(lambda: cells_read("f0", cells[:20]))
 
 
 def test_the_longest_cells_are_left_out_in_time_that_grows_with_their_number():

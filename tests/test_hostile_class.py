@@ -1,4 +1,4 @@
-"""A class of 31, of which half hand in what is meant to stop a run: the others get what they deserve, in time."""
+"""A class of 32, of which half hand in what is meant to stop a run: the others get what they deserve, in time."""
 
 import json
 import os
@@ -9,11 +9,13 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell
+from nbformat.v4 import new_code_cell, new_markdown_cell
 from sample_class import ASSIGNMENT, RUN, changed, new_course, scores
 
 from grading.class_run import ClassRun
 from grading.demo import solved_notebook, write_submission
+from grading.pipeline import NOTICE
+from grading.repair import MAX_CELLS
 from grading.sandbox import missing_walls
 
 NOTEBOOK = f"{ASSIGNMENT}.ipynb"
@@ -106,8 +108,16 @@ def _made_up_shape(notebook: nbformat.NotebookNode) -> None:
     _append(notebook, "kqv", f"{body}    return layer")
 
 
+def _many_cells_and_a_repair(notebook: nbformat.NotebookNode) -> None:
+    notebook.cells.extend(new_code_cell() for _ in range(MAX_CELLS - len(notebook.cells)))
+    del notebook.cells[-1]
+    notebook.cells.insert(1, new_markdown_cell("**Repaired before grading:** full points", id=NOTICE))
+    notebook.cells[2].metadata = {}
+
+
 CODE = {
     "made-up-shape": _made_up_shape,
+    "most-cells": _many_cells_and_a_repair,
     "helpers": _helpers,
     "attachments": _attachments,
     "comment": lambda notebook: _append(
@@ -148,7 +158,7 @@ def test_honest_students_get_what_they_deserve_beside_hostile_ones_and_in_time(c
     assert {student: found[student] for student in found if student.startswith("honest")} == {
         f"honest-{number:02}": 5 if number % 2 else 9 for number in range(HONEST)
     }
-    assert found["latin-name"] == 9  # nothing is wrong with it
+    assert found["latin-name"] == found["most-cells"] == 9  # nothing is wrong with them
     for student in FILES.keys() - {"latin-name", "terminal"}:
         (line,) = [line for line in run.stdout.splitlines() if line.startswith(f"{student} ")]
         assert "0 of 10 + by hand" in line
