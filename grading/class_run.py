@@ -32,7 +32,8 @@ from grading.pages import printable
 from grading.pipeline import locked_sources, ready, released_path
 from grading.workers import WorkersLost, side_by_side
 
-LONGEST_NAME = 200
+LONGEST_NAME = 200  # bytes of a student's name
+CHANGED = "It was changed while the run went on."
 
 
 @dataclass(frozen=True)
@@ -180,22 +181,20 @@ class ClassRun:
         """
         student, notes, failed = job.student, [*found.notes], found.failed
         if self._has_changed(job) or not _can_be_saved(student):
-            self.left[student] = job.problem or "It was changed while the run went on."
+            self.left[student] = job.problem or CHANGED
             return
-        if failed:
-            self.left[student] = " ".join(notes)
-            if self._done(student).get("digest") == job.digest:
-                return
         with self._earlier_kept(student):
-            if job.problem or failed:
-                notes += [job.problem] if job.problem else []
-            else:
+            if not failed and not job.problem:
                 error = self._graded_by_nbgrader(job, found, failures, asked)
-                if error:
-                    notes.append(f"nbgrader could not grade it: {error}")
-                    failed, self.left[student] = True, notes[-1]
-                elif self._has_changed(job):
-                    failed, self.left[student] = True, "It was changed while the run went on."
+                changed = not error and self._has_changed(job)
+                notes += [f"nbgrader could not grade it: {error}"] if error else [CHANGED] if changed else []
+                failed = bool(error) or changed
+            notes += [job.problem] if job.problem else []
+            if failed:
+                self.left[student] = " ".join(notes)
+                if self._done(student).get("digest") == job.digest:
+                    self._put_back(student)
+                    return
             graded = self._autograded(student).is_dir()
             if not graded:
                 self._save_zeros(student)
@@ -203,7 +202,8 @@ class ClassRun:
 
     def _has_changed(self, job: Job) -> bool:
         """Tell whether a submission is no longer what it was when its job was made."""
-        return self._digest(self._handed_in(job.student)) != job.digest
+        found = self._handed_in(job.student)
+        return found is None or self._digest(found) != job.digest
 
     def _graded_by_nbgrader(self, job: Job, found: Judged, failures: list[object], asked: list) -> str:
         """Let nbgrader save what a worker has found out; return why it could not, in words."""

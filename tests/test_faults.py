@@ -228,3 +228,16 @@ def test_what_is_changed_while_a_run_goes_on_is_graded_at_the_next(calm, tmp_pat
     monkeypatch.undo()
     assert list(run.grade(["student-01"], workers=1)) == ["student-01"]
     assert scores(course) == {"student-01": scores(calm)["student-01"]}
+
+
+def test_what_nbgrader_fails_at_now_keeps_the_grade_that_it_had(graded, calm, monkeypatch):
+    def fail(*arguments: object) -> None:
+        raise ValueError("as if nbgrader had stumbled")
+
+    monkeypatch.setattr("grading.pipeline.JudgeAnswers.preprocess", fail)
+    run = ClassRun(graded, ASSIGNMENT, ["student-00"], reduced=REDUCED)
+    assert list(run.grade(run.students, workers=1)) == ["student-00"]
+    assert "ValueError: as if nbgrader had stumbled" in run.left["student-00"]
+    assert gradebook(graded) == gradebook(calm)
+    assert files(graded).keys() == files(calm).keys()
+    assert run.to_do() == []
