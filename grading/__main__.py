@@ -120,12 +120,15 @@ def _grade(run: "ClassRun", arguments: argparse.Namespace) -> int:
     print(table(run.rows()))
     for sentence in why_no_penalty(run.root, run.assignment):
         print(sentence)
-    run.write_csv(arguments.csv)
-    print(f"Grades: {arguments.csv}. Feedback: nbgrader generate_feedback {arguments.assignment}")
     for student, reason in run.left.items():
         print(printable(f"Not graded: {student}: {reason}"))
     if run.left:
         print(f"{len(run.left)} of {len(to_do)} could not be graded; the same command tries them again.")
+    try:
+        run.write_csv(arguments.csv)
+    except OSError as error:
+        sys.exit(f"--csv must be a file that can be written, got {arguments.csv}: {error.strerror}. Grades are saved.")
+    print(f"Grades: {arguments.csv}. Feedback: nbgrader generate_feedback {arguments.assignment}")
     return 1 if run.left else 0
 
 

@@ -47,8 +47,9 @@ class AnswerServer:
     `hidden` names what is left out of the package `transformer_lm`, with the exercise it answers. With `reduced`, it
     goes on where isolation is incomplete; otherwise that raises IsolationIncomplete.
 
-    `timed_out` counts the answers that were stopped by the clock before they had used their processor time. Something
-    else may have used the processor: a caller can set it to 0, and try such an answer again when nothing else runs.
+    `doubtful` counts the answers that were stopped by the clock before they had used their processor time, or that the
+    system killed. Something else may have used processor or memory: a caller can set it to 0, and try such an answer
+    again when nothing else runs.
     `used` counts the seconds of all answers together.
     """
 
@@ -56,7 +57,7 @@ class AnswerServer:
         self.missing = list(sandbox.missing_walls())
         if self.missing and not reduced:
             raise sandbox.IsolationIncomplete(self.missing)
-        self.timed_out, self.used = 0, 0.0
+        self.doubtful, self.used = 0, 0.0
         self._hidden = hidden
         self._process: subprocess.Popen | None = None
         self._kept = ExitStack()  # folder and log, until the process ends
@@ -330,7 +331,7 @@ class Answer:
             with self._counted():
                 return receive(awaited)
         except TimeoutError:
-            self._server.timed_out += awaited.out_of_patience or self._ran - ran < 0.9 * limit
+            self._server.doubtful += awaited.out_of_patience or self._ran - ran < 0.9 * limit
             self._end()
             told = f"for more than {seconds}" if limit == seconds else f"with all before it for {self._seconds:.0f}"
             raise AnswerEnded(f"runs {told} seconds: is there a loop that does not end?") from None
@@ -357,14 +358,14 @@ class Answer:
         self._newly_waited()
         return self._server.kill()
 
-    @staticmethod
-    def _ending(status: int) -> str:
+    def _ending(self, status: int) -> str:
         """Return in words how a process ended that was not asked to."""
         if status & 0x7F == signal.SIGXCPU:
             return "uses more processor time than it may"
         if status & 0x7F in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS):
             return f"crashes Python itself ({signal.Signals(status & 0x7F).name}), perhaps for want of memory"
         if status & 0x7F == signal.SIGKILL:
+            self._server.doubtful += 1
             return "was stopped by the system, perhaps for want of memory"
         return "ends its own Python process: leave out exit(), quit() and os._exit()"
 

@@ -109,9 +109,10 @@ class ClassRun:
 
     def _done(self, student: str) -> dict:
         try:
-            return json.loads(self._done_file(student).read_text())
+            done = json.loads(self._done_file(student).read_text())
         except (OSError, ValueError):
             return {}
+        return done if isinstance(done, dict) and {"digest", "notes", "graded"} <= done.keys() else {}
 
     def _is_done(self, student: str) -> bool:
         done = self._done(student)

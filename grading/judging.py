@@ -48,7 +48,7 @@ class Judged:
     """What a worker found out about a submission; `notes` are for a person to read.
 
     One that has `failed` is tried again at the next run. One that is `doubtful` is tried again when nothing else is
-    going on: something may have kept its answers from the processor.
+    going on: something else may have used the processor or the memory.
     """
 
     ready: dict[Path, Ready] = field(default_factory=dict)
@@ -138,9 +138,9 @@ def _judged(job: Job) -> Judged:
     if not job.notebooks:
         return Judged()
     server = answer_server(job.assignment, job.reduced)
-    server.timed_out = 0
+    server.doubtful = 0
     found = _found(job, server)
-    return replace(found, doubtful=server.timed_out > 0)
+    return replace(found, doubtful=server.doubtful > 0)
 
 
 def _found(job: Job, server: AnswerServer) -> Judged:
@@ -158,6 +158,7 @@ def _found(job: Job, server: AnswerServer) -> Judged:
         if records:
             results = judged(notebook, released, records, server, path.parent)
         found.ready[path] = Ready(results, _executed(job, path.stem, notebook))
+        server.doubtful += _rerun_step(job).was_killed
     return found
 
 
@@ -168,6 +169,7 @@ def _executed(job: Job, name: str, notebook: NotebookNode) -> list[tuple[list[No
     ids = {"assignment": job.assignment, "student": job.student, "notebook": name}
     given = course.format_path(course.source_directory, ".", job.assignment)
     resources = {"nbgrader": ids, "metadata": {"path": given}}
+    step.was_killed = False
     if not step.is_needed(notebook, resources):
         return None
     _end_after(SUBMISSION_SECONDS + step.notebook_timeout)

@@ -48,6 +48,7 @@ CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 PROCESSES = 64  # threads count too: a kernel alone has about 12
 RESTARTS = 5
 LONGEST_MESSAGE = 16 * 2**20
+KILLED = "was stopped by the system"
 MEMORY_FOR_MESSAGES = 2**30  # by which the grader may grow while a kernel runs
 
 # What starts inside. It may hold no word in braces: jupyter_client would fill it in.
@@ -88,6 +89,8 @@ class SandboxedExecute(Execute):
     output_limit = Integer(4_000_000, help="The bytes of output after which a cell is stopped.").tag(config=True)
     reduced_isolation = Bool(False, help="Go on where students' code can't be isolated.").tag(config=True)
     skip_cells_with_tag = Unicode(help="A tag that no cell has, so that none is skipped.")
+
+    was_killed = False  # so that a caller can tell whether to try again
 
     @default("skip_cells_with_tag")
     def _skip_cells_with_tag_default(self) -> str:
@@ -138,6 +141,7 @@ class SandboxedExecute(Execute):
                     self.execute_cell(cell, i)
                 except Exception as error:  # whatever a kernel does, other cells must not pay for it
                     reason = _reason(error, watch, seconds, time.monotonic() - start)
+                    self.was_killed |= reason.startswith(KILLED)
                     printed = [output for output in cell.outputs if output.output_type == "stream"]
                     return {i: [*printed, _error("CellLeftOut", f"This cell {reason}. The others ran without it.")]}
         return {}
@@ -311,6 +315,8 @@ def _reason(error: Exception, watch: _Watch, seconds: int, taken: float) -> str:
     if not isinstance(error, DeadKernelError):
         return f"makes its kernel send what no kernel should send ({type(error).__name__})"
     killer = -status if status < 0 else max(0, status - 128)  # bubblewrap reports a signal as shells do
+    if killer == signal.SIGKILL:
+        return f"{KILLED}, perhaps for want of memory"
     if killer:
         return f"makes its Python process crash (signal {killer}), perhaps for want of memory"
     return "ends its own Python process: leave out exit(), quit() and os._exit()"

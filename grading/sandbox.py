@@ -57,6 +57,7 @@ def command(
     python = (Path(sys.base_prefix), Path(sys.prefix))
     system = [Path(path) for path in SYSTEM if Path(path).exists()]
     binds = {path: path for path in (*system, *python)} | dict(readable)
+    size = ("--size", str(FILES))
     hidden = {INSTALLED: []} if all_packages else _hidden_packages()
     parents = {parent for inside in (*binds.values(), *writable) for parent in inside.parents}
     return [
@@ -67,7 +68,9 @@ def command(
         *(part for parent in sorted(parents) for part in ("--dir", str(parent))),  # passable for every user
         *(part for outside, inside in binds.items() for part in ("--ro-bind", str(outside), str(inside))),
         *(part for folder, shown in hidden.items() if folder.is_dir() for part in _covered(folder, shown)),
-        *("--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", str(FILES), "--tmpfs", SCRATCH),
+        *("--proc", "/proc", "--dev", "/dev"),
+        *(part for folder in (SCRATCH, "/dev/shm") for part in ("--perms", "1777", *size, "--tmpfs", folder)),
+        *("--remount-ro", "/dev"),  # else whoever is not root could leave something there
         *(part for folder in writable for part in ("--bind", str(folder), str(folder))),
         *("--remount-ro", "/", "--chdir", SCRATCH, "--"),
         *(_as_unprivileged() if own_user else ()),

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-LOCK = "in-use"  # a file that the owner keeps locked; the system unlocks it when the owner ends, in whatever way
+# A file that the owner keeps locked. The system unlocks it when the owner ends, in whatever way.
+LOCK = ".grading-in-use"
 
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Yield a new folder and remove it in the end, as well as folders of this prefix that were left behind."""
-    _remove_abandoned(prefix)
+    """Yield a new folder and remove it in the end, as well as such folders that were left behind."""
+    _remove_abandoned()
     with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with (folder / "starting").open("w") as lock:
@@ -24,11 +25,12 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
             yield folder
 
 
-def _remove_abandoned(prefix: str) -> None:
+def _remove_abandoned() -> None:
     """Remove this user's folders that nobody holds any more."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+    for path in Path(tempfile.gettempdir()).glob(f"*/{LOCK}"):
+        folder = path.parent
         with suppress(OSError):  # another process may remove it at the same time, or hold its lock
             if not folder.is_symlink() and folder.stat().st_uid == os.getuid():
-                with (folder / LOCK).open("r+") as lock:
+                with path.open("r+") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(folder, ignore_errors=True)

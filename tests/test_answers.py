@@ -225,7 +225,7 @@ def test_an_answer_does_not_pay_for_the_processor_that_others_use(monkeypatch):
         with busy_processes(15, core), answer:
             answer.keep_running()
             assert answer.errors == {}
-        assert server.timed_out == 0
+        assert server.doubtful == 0
 
 
 def test_an_answer_that_is_out_of_time_when_it_starts_again_is_no_fault_of_the_server():
@@ -264,11 +264,11 @@ def test_an_answer_gains_no_time_by_waiting_for_itself(monkeypatch, code):
 def test_only_a_stop_before_the_processor_time_is_used_counts(monkeypatch, code, counted):
     monkeypatch.setattr(answers, "CELL_SECONDS", 2)
     server = answer_server(TOPIC)
-    server.timed_out = 0
+    server.doubtful = 0
     start = time.monotonic()
     assert "runs for more than 2 seconds" in outcome(code)
     assert time.monotonic() - start < 2 * answers.PATIENCE + 5
-    assert server.timed_out == counted
+    assert server.doubtful == counted
 
 
 @ISOLATED

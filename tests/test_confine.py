@@ -138,3 +138,17 @@ def test_one_answer_can_leave_nothing_for_the_next(folder):
     with Answer(answer_server(TOPIC), "kqv", [Cell(0, find)], False) as answer:
         answer.keep_running()
         assert "False" in answer.errors[0]
+
+
+@isolated
+def test_nothing_but_two_folders_of_limited_size_can_be_written_inside():
+    """Only root is kept from /dev by its owner; for everybody else it must be read-only."""
+    shown = subprocess.run(
+        sandbox.command(["cat", "/proc/self/mountinfo"], {}), capture_output=True, text=True, check=True
+    ).stdout
+    mounts = [line.split() for line in shown.splitlines()]
+    writable = {fields[4]: fields for fields in mounts if "rw" in fields[5].split(",")}
+    folders = {place for place, fields in writable.items() if not place.startswith("/dev/") or place == "/dev/shm"}
+    assert folders - {"/proc"} == {sandbox.SCRATCH, "/dev/shm"}
+    for folder in (sandbox.SCRATCH, "/dev/shm"):
+        assert f"size={confine.FILES // 1024}k" in writable[folder][-1]

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import nbformat
 import psutil
 import pytest
 from sample_class import ASSIGNMENT, RUN, done, gradebook, python, scores, small_class, start, wait_for
@@ -241,3 +243,44 @@ def test_what_nbgrader_fails_at_now_keeps_the_grade_that_it_had(graded, calm, mo
     assert gradebook(graded) == gradebook(calm)
     assert files(graded).keys() == files(calm).keys()
     assert run.to_do() == []
+
+
+@pytest.mark.skipif(REDUCED, reason="without the sandbox, answers are not processes of their own")
+def test_an_answer_that_the_system_kills_is_judged_again(calm, tmp_path):
+    course = small_class(tmp_path / "course", 1)
+    path = course / "submitted" / "student-00" / ASSIGNMENT / f"{ASSIGNMENT}.ipynb"
+    notebook = nbformat.read(path, 4)
+    next(cell for cell in notebook.cells if cell.cell_type == "code").source += "\nimport time; time.sleep(3)"
+    nbformat.write(notebook, path)
+    process = start(course, "--workers", "1")
+    killed = []
+
+    def kill() -> bool:
+        """Kill an answer: what the answer server, a Python inside bubblewrap, has forked."""
+        for child in children(process, "runpy.run_module"):
+            with suppress(psutil.Error):
+                if child.name().startswith("python") and child.parent().name().startswith("python"):
+                    child.kill()
+                    killed.append(child.pid)
+        return bool(killed)
+
+    wait_for(kill, process)
+    told, _ = process.communicate(timeout=300)
+    assert killed
+    assert process.returncode == 0, told
+    assert scores(course) == {"student-00": scores(calm)["student-00"]}
+
+
+@pytest.mark.parametrize("text", ["1", "[1]", '{"graded": true}', "{"])
+def test_a_damaged_note_of_what_is_done_means_that_it_is_to_do(graded, text):
+    note = graded / "autograded" / ".done" / ASSIGNMENT / "student-00.json"
+    note.write_text(text)
+    assert ClassRun(graded, ASSIGNMENT, reduced=REDUCED).to_do() == ["student-00"]
+
+
+def test_a_table_that_cannot_be_written_is_one_sentence(graded):
+    (graded / "grades.csv").unlink()
+    (graded / "grades.csv").mkdir()
+    status, told = run(graded)
+    assert status == 1
+    assert "--csv must be a file that can be written, got grades.csv: Is a directory. Grades are saved." in told
