@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from grading.answers import Answer
@@ -109,7 +110,7 @@ def _asked(record: ValueRecord, answer: Answer, case: Arrays, do: str, name: str
     reply, found = answer.ask(do, inputs, name=record.defines, **how)
     output = found.get(f"outputs/{name}")
     if failure_told(reply) or output is None or output.shape != case["x"].shape:
-        tried = record.public.tried(inputs, name)
+        tried = record.public.tried({key: torch.from_numpy(array) for key, array in inputs.items()}, name)
         raise failure_told(reply) or CheckFailed(tried, "no output", "output (b, n, hidden)", HALVED)
     return output
 
