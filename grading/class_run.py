@@ -116,7 +116,7 @@ class ClassRun:
 
     def _is_done(self, student: str) -> bool:
         done = self._done(student)
-        graded = self._autograded(student).is_dir() and not self._aside(student).is_dir()
+        graded = self._autograded(student).is_dir()
         return bool(done) and done["graded"] == graded and done["digest"] == self._digest(self._handed_in(student))
 
     def _handed_in(self, student: str) -> HandedIn | None:
@@ -181,11 +181,13 @@ class ClassRun:
         the `failures` of the gradebook was the reason, and MachineFault if the machine was.
         """
         student, notes, failed = job.student, [*found.notes], found.failed
+        before = self._done(student).get("digest")
         if self._has_changed(job) or not _can_be_saved(student):
             self.left[student] = job.problem or CHANGED
             return
         with self._earlier_kept(student):
             if not failed and not job.problem:
+                self._done_file(student).unlink(missing_ok=True)  # gradebook and notebook may differ from now on
                 error = self._graded_by_nbgrader(job, found, failures, asked)
                 changed = not error and self._has_changed(job)
                 notes += [f"nbgrader could not grade it: {error}"] if error else [CHANGED] if changed else []
@@ -193,7 +195,7 @@ class ClassRun:
             notes += [job.problem] if job.problem else []
             if failed:
                 self.left[student] = " ".join(notes)
-                if self._done(student).get("digest") == job.digest:
+                if before == job.digest:
                     self._put_back(student)
                     return
             graded = self._autograded(student).is_dir()

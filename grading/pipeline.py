@@ -5,7 +5,6 @@ judges it, or if asked to; points come from the judge, with a message under each
 """
 
 import glob
-import math
 import os
 import shutil
 import textwrap
@@ -28,7 +27,7 @@ from grading.hand_marks import Seen, fingerprint, given, read_seen, still_holds,
 from grading.handed_in import LONGEST_TIME
 from grading.judge import ExerciseResult
 from grading.kernel import SandboxedExecute
-from grading.repair import MAX_BYTES, UnreadableSubmission, read_submission, repair
+from grading.repair import UnreadableSubmission, read_submission, repair
 from grading.submission import is_check, judged, marks, read_released, records_of
 from grading.workers import answer_server
 
@@ -98,8 +97,7 @@ class SubmissionExporter(NotebookExporter):
         """Return the notebook after all steps, as text."""
         try:
             ours = isinstance(self.parent, Autograde) and not self.parent._sanitizing  # written by the step before
-            notebook = read_submission(Path(filename), most_bytes=math.inf if ours else MAX_BYTES)
-            unreadable = ""
+            notebook, unreadable = read_submission(Path(filename), is_ours=ours), ""
         except UnreadableSubmission as error:
             notebook, unreadable = nbformat.v4.new_notebook(), str(error)
         resources["grading"] = {"unreadable": unreadable}

@@ -81,17 +81,17 @@ class UnreadableSubmission(Exception):
     """What was handed in is no notebook; the text says why, to a person."""
 
 
-def read_submission(path: Path, limit: int = OUTPUT_CHARACTERS, most_bytes: float = MAX_BYTES) -> NotebookNode:
+def read_submission(path: Path, limit: int = OUTPUT_CHARACTERS, is_ours: bool = False) -> NotebookNode:
     """Return a submitted notebook in format 4.5, with whatever is invalid in it mended or left out.
 
-    The outputs of a cell are cut after `limit` characters, with a line that says so. With another limit `most_bytes`,
-    there is none for the number of cells: what was read and repaired once may have grown by some.
+    The outputs of a cell are cut after `limit` characters, with a line that says so. What `is_ours`, because it was
+    read and repaired before, may have any size.
 
     Raises UnreadableSubmission if the file is not a notebook.
     """
     try:
-        notebook = _upgraded(_parsed(path, most_bytes))
-        if len(notebook["cells"]) > MAX_CELLS and most_bytes == MAX_BYTES:
+        notebook = _upgraded(_parsed(path, is_ours))
+        if len(notebook["cells"]) > MAX_CELLS and not is_ours:
             raise UnreadableSubmission(f"a notebook of more than {MAX_CELLS:,} cells")
     except UnreadableSubmission as reason:
         raise UnreadableSubmission(f"{path.name} must be a Jupyter notebook, got {reason}.") from reason.__cause__
@@ -131,10 +131,10 @@ def repair(submitted: NotebookNode, released: NotebookNode) -> list[str]:
 # Reading.
 
 
-def _parsed(path: Path, most_bytes: float) -> Any:
+def _parsed(path: Path, is_ours: bool) -> Any:
     """Return the JSON of a file, without lone surrogates: JSON may hold them, a file may not."""
     try:
-        return json.loads(_sound_json(_content(path, most_bytes), most_bytes / MAX_BYTES * MAX_BRACKETS))
+        return json.loads(_sound_json(_content(path, is_ours), is_ours))
     except FileNotFoundError as error:
         raise UnreadableSubmission("no file") from error
     except OSError as error:
@@ -149,24 +149,24 @@ def _parsed(path: Path, most_bytes: float) -> Any:
         raise UnreadableSubmission("JSON that is too large or too deeply nested") from error
 
 
-def _content(path: Path, most_bytes: float) -> bytes:
+def _content(path: Path, is_ours: bool) -> bytes:
     """Return what is in a file, unless it is none or too large: a pipe would never end."""
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
         raise UnreadableSubmission("a link to another file")
     if not stat.S_ISREG(status.st_mode):
         raise UnreadableSubmission("no file")
-    if status.st_size > most_bytes:
+    if status.st_size > MAX_BYTES and not is_ours:
         raise UnreadableSubmission(f"a file of more than {MAX_BYTES // 1_000_000} MB")
     with path.open("rb") as file:
         return file.read()
 
 
-def _sound_json(data: bytes, most_brackets: float) -> bytes:
+def _sound_json(data: bytes, is_ours: bool) -> bytes:
     """Return JSON without lone surrogates and numbers that are none, and not too deeply nested."""
     if not data.strip():
         raise UnreadableSubmission("an empty file")
-    if data.count(b"{") + data.count(b"[") > most_brackets:
+    if data.count(b"{") + data.count(b"[") > MAX_BRACKETS and not is_ours:
         raise MemoryError
     parsed = json.loads(data)
     if _is_deeper(parsed, MAX_DEPTH):

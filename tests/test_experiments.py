@@ -159,6 +159,6 @@ def test_training_that_would_keep_grading_waiting_is_refused_before_it_starts(da
 
 def test_the_limits_are_those_that_the_assignment_names():
     text = Path("source/03_classification/03_classification.ipynb").read_text(encoding="utf-8")
-    assert f"At most {MOST_STEPS:,} steps of training" in text
+    assert f"At most {MOST_STEPS:,} steps" in text
     assert f"at most {MOST_TOKENS:,} tokens" in text
     assert f"({MOST_TOKENS // SIMPLE_EXPERIMENT.goals['synth'].tokens} epochs of the first puzzle)" in text
