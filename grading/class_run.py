@@ -227,8 +227,9 @@ class ClassRun:
                 return ""
             machines = [error for error in errors.seen if is_machines(error, self._submission(job.student))]
             if not machines:
-                reason = errors.seen[-1] if errors.seen else outcome["error"].strip().splitlines()[-1]
-                return " ".join(f"{type(reason).__name__}: {reason}".split())[:500]
+                last = outcome["error"].strip().splitlines()[-1]
+                reason = f"{type(errors.seen[-1]).__name__}: {errors.seen[-1]}" if errors.seen else last
+                return " ".join(reason.split())[:500]
             if attempt == 2:
                 raise machine_fault(machines[-1], job.student)
         raise AssertionError
