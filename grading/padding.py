@@ -52,15 +52,22 @@ def padding(record: ValueRecord, part: Part, answer: Answer, rng: random.Random)
     def reads(outputs: Arrays, case: Arrays) -> bool:
         """Tell whether what comes out depends on other tokens, and on the weights if there are any."""
         padded, real = outputs["padded"], case["visible"] & (np.arange(case["visible"].shape[1]) > 0)
-        others = {"x": np.concatenate([-2 * case["x"][:, :1] + 1, case["x"][:, 1:]], axis=1)}  # another first token
+
+        def differs(changed: Arrays, **how: bool) -> bool:
+            other = ask(case | changed, **how).get("outputs/padded")
+            return other is not None and other.shape == padded.shape and not same(other[real], padded[real])
+
+        # Another first token. One alone may get no weight; a multiple of the second one is what that looks for.
+        first, second = case["x"][:, :1], case["x"][:, 1:2]
+        firsts = (1 - 2 * first, 4 * second, -4 * second)
+        if not any(differs({"x": np.concatenate([token, case["x"][:, 1:]], axis=1)}) for token in firsts):
+            return False
         weights = {name: -case[name] for name in case.keys() - {*record.public.reads} if case[name].dtype == np.float64}
-        found = [ask(case | others).get("outputs/padded")]
-        if weights:
-            found.append(ask(case | weights, build=True).get("outputs/padded"))
-            ask(case, build=True)  # as it was
-        return all(
-            other is not None and other.shape == padded.shape and not same(other[real], padded[real]) for other in found
-        )
+        if not weights:
+            return True
+        found = differs(weights, build=True)
+        ask(case, build=True)  # as it was
+        return found
 
     def hidden(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
         if right("padded", outputs, expected, allowed):
