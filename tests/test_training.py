@@ -146,6 +146,28 @@ def test_the_learning_rate_is_the_schedule_by_hand(recipe, shares):
     assert [recipe.share(step) for step in range(recipe.steps)] == pytest.approx(shares)
 
 
+@pytest.mark.parametrize("warmup", [0, 3])
+@pytest.mark.parametrize(("schedule", "end"), [("constant", 1), ("cosine", 0.1), ("plateau", 0)])
+def test_beyond_its_last_step_a_schedule_stays_where_it_ended(schedule, end, warmup):
+    recipe = Recipe(10, schedule=schedule, warmup=warmup)
+    assert [recipe.share(step) for step in (10, 11, 15, 20, 1000)] == pytest.approx(5 * [end])
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "plateau"])
+def test_a_warm_up_rises_in_equal_steps_and_wastes_none(schedule):
+    recipe = Recipe(100, schedule=schedule, warmup=4)
+    assert [recipe.share(step) for step in range(5)] == pytest.approx([0.25, 0.5, 0.75, 1, 1])
+
+
+def test_a_schedule_never_rises_again_nor_falls_below_0():
+    for schedule in ("constant", "cosine", "plateau"):
+        for warmup in (0, 4, 10, 12):
+            recipe = Recipe(10, schedule=schedule, warmup=warmup)
+            shares = [recipe.share(step) for step in range(40)]
+            assert min(shares) >= 0
+            assert shares[warmup:] == sorted(shares[warmup:], reverse=True)
+
+
 def test_the_validation_loss_is_that_of_the_model_after_the_step():
     losses = []
 

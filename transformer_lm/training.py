@@ -87,7 +87,12 @@ class Recipe:
             raise ValueError(f"accumulation must divide batch_size, got {self.accumulation} and {self.batch_size}.")
 
     def share(self, step: int) -> float:
-        """Return the learning rate of a step, counted from 0, as a share of the highest."""
+        """Return the learning rate of a step, counted from 0, as a share of the highest.
+
+        The first step of a warm-up takes 1 / warmup of it: at a rate of 0, as some courses have it, that step would
+        change nothing. Beyond the last step the rate stays where the schedule has ended.
+        """
+        step = min(step, self.steps)
         if step < self.warmup:
             return (step + 1) / self.warmup
         if self.schedule == "cosine":
