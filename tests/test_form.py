@@ -308,6 +308,13 @@ def test_a_stub_as_it_is_released_follows_pep_8():
                 assert style_findings(cell.source) == [], cell.id
 
 
+def test_the_lines_by_which_nbgrader_marks_a_solution_are_no_mistake_of_style():
+    marked = "def f():\n    ### BEGIN SOLUTION\n    return 1\n    ### END SOLUTION"
+    assert style_findings(marked) == []
+    for other in ("### BEGIN SOLUTION here", "### BEGIN HINT", "#### END SOLUTION", "###END SOLUTION"):
+        assert [line for line, _ in style_findings(marked.replace("### END SOLUTION", other))] == [4], other
+
+
 def test_a_style_finding_has_its_line_and_its_code():
     assert style_findings("x=1\n\ny = [1,2]\n") == [
         (1, "E225 missing whitespace around operator"),

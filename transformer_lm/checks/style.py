@@ -16,6 +16,7 @@ SHOWN = 4  # findings in a message
 # What the tool leaves out by itself, since PEP 8 is not clear there, and what a cell cannot have: an end of file.
 NOT_ASKED = ("E121", "E123", "E126", "E226", "E24", "E704", "W503", "W504", "W292", "W391")
 NO_QA = re.compile("# no(?=qa|pep8)", re.IGNORECASE)  # by which pycodestyle would skip a line
+MARKERS = re.compile(r"^([ \t]*)###(?= (?:BEGIN|END) SOLUTION$)", re.MULTILINE)  # nbgrader's lines, not the student's
 # What makes code from texts, or puts it where no reader of the cell would look for it.
 UNREAD = re.compile(
     r"\b(?:exec|setattr|builtins|__builtins__|__import__|importlib|FunctionType|CodeType|CompilationUnit|"
@@ -39,11 +40,14 @@ class _Findings(pycodestyle.BaseReport):
 
 
 def style_findings(source: str) -> list[tuple[int, str]]:
-    """Return the lines of a cell that PEP 8 would have otherwise, each with what pycodestyle says about it."""
+    """Return the lines of a cell that PEP 8 would have otherwise, each with what pycodestyle says about it.
+
+    The lines by which nbgrader marks a solution are not the student's: their three signs count as one.
+    """
     guide = pycodestyle.StyleGuide(reporter=_Findings, max_line_length=LINE_LENGTH, ignore=NOT_ASKED)
     with contextlib.suppress(ValueError):  # what is no Python is a finding too
         source = without_magics(source)
-    lines = NO_QA.sub("# --", source).rstrip().splitlines()
+    lines = MARKERS.sub(r"\1#", NO_QA.sub("# --", source)).rstrip().splitlines()
     first = next((number for number, line in enumerate(lines) if line.strip()), 0)  # it may begin with empty lines
     report = guide.init_report(_Findings)
     lines = [f"{line}\n" for line in lines[first:]]
