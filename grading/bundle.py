@@ -13,7 +13,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from grading.exercises import hidden_from
+from grading.exercises import hidden_from, sealed_in
 from grading.outline import write_outlines
 from grading.student_edition import write_student_edition
 from transformer_lm.checks.training_run import FILE as MODEL_FILE
@@ -31,8 +31,9 @@ You learn alone? `source/` holds the answers. To see one after an honest attempt
 def write_bundle(course: Path, through: str, path: Path, self_study: bool = False) -> int:
     """Write the zip with everything up to an assignment of the course in a folder; return how many files are in it.
 
-    In the package, the answers to this assignment and to later ones are replaced by an error that names the exercise.
-    With `self_study`, the notebooks with solutions are in it too.
+    In the package, the answers to this assignment and to later ones are replaced by an error that names the exercise;
+    those of this assignment that the package needs itself are sealed. With `self_study`, nothing is sealed, and the
+    notebooks with solutions are in it too.
 
     Raises ValueError if the assignment has not been released, or if its release holds a solution.
     """
@@ -48,7 +49,7 @@ def write_bundle(course: Path, through: str, path: Path, self_study: bool = Fals
             _copy_lesson(assignment, top)
             if self_study:
                 shutil.copytree(course / "source" / assignment, top / "source" / assignment, ignore=_no_leftovers)
-        _write_package(through, assignments, top)
+        _write_package(through, assignments, top, {} if self_study else sealed_in(through))
         _write_set_up(assignments, top, self_study)
         return _zipped(top, path)
 
@@ -80,9 +81,9 @@ def _copy_lesson(assignment: str, top: Path) -> None:
         shutil.copy(file, copy)
 
 
-def _write_package(through: str, assignments: list[str], top: Path) -> None:
+def _write_package(through: str, assignments: list[str], top: Path, sealed: dict[str, str]) -> None:
     """Write the student edition, with the outlines of these releases and the hints for them."""
-    edition = write_student_edition(top, hidden_from(through))
+    edition = write_student_edition(top, hidden_from(through), sealed)
     write_outlines(top / "release", edition / "outlines")
     for hints in (edition / "hints").glob("*.md"):
         if hints.stem not in assignments:

@@ -38,7 +38,7 @@ from traitlets import Bool, Integer, Unicode, default
 
 from grading import sandbox
 from grading.answers import INSIDE
-from grading.exercises import hidden_from, topics
+from grading.exercises import hidden_from, sealed_in, topics
 from grading.inside.confine import FILES, MEMORY
 from grading.student_edition import write_student_edition
 from grading.temporary import temporary_folder
@@ -332,7 +332,7 @@ def _edition(topic: str, process: int) -> Path:
     kept = ExitStack()
     folder = kept.enter_context(temporary_folder("edition-"))
     multiprocessing.util.Finalize(None, kept.close, exitpriority=10)
-    write_student_edition(folder, hidden_from(topic))
+    write_student_edition(folder, hidden_from(topic), sealed_in(topic))
     _let_everyone_read(folder)
     return folder
 

@@ -79,8 +79,9 @@ class Record:
     `defines` is the name that the student's cell must define; `parts` are what gets points. `cell` is the grade_id of
     the cell that answers it, if that is not its id: several exercises may share one. `hides` names what the package
     holds of the answer, such as `attention.kqv`: it is left out as long as the exercise is open. `guards` names what
-    the package itself needs while the exercise is open, to train a model: it is left out before that topic, and where
-    answers are judged. With `forbids_attention`, torch's ready-made attention is taken away from the answer.
+    the package itself needs while the exercise is open, to train a model: it is sealed in the students' zip as long as
+    the topic is open, and left out before that topic and where answers are judged. With `forbids_attention`, torch's
+    ready-made attention is taken away from the answer.
 
     `wrong` answers compute wrong numbers, and are told by them; `misbehaving` ones are wrong in another way.
     """

@@ -4,18 +4,29 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from transformer_lm.unsealing import seal, sealed_path
+
 PACKAGE = Path(__file__).parents[1] / "transformer_lm"
 # No others: what Python and editors leave beside such files may hold answers.
 SUFFIXES = (".py", ".js", ".json", ".md", ".safetensors")
+# The last lines of a module of which a part is sealed.
+UNSEAL = b"""
+
+# What is left out above is sealed: the package needs it to train models while its exercise is open.
+from transformer_lm.unsealing import unseal  # noqa: E402
+
+unseal(globals())
+"""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def write_student_edition(folder: Path, hidden: Mapping[str, str]) -> Path:
+def write_student_edition(folder: Path, hidden: Mapping[str, str], sealed: Mapping[str, str] | None = None) -> Path:
     """Copy the package into a folder without the answers in `hidden`, and return where the copy is.
 
     `hidden` maps `module.function`, `module.Class.method` or `module.Class` (all its methods) to the id of the exercise
-    that it answers. Signature and docstring stay; the body becomes an error that names the exercise.
+    that it answers. Signature and docstring stay; the body becomes an error that names the exercise. What is `sealed`
+    cannot be read either, but the package can use it: see transformer_lm/unsealing.py.
 
     Raises ValueError, before anything is written, if a name hides nothing or would leave a lambda readable, or if the
     folder holds a copy already: what ran there may have left compiled answers.
@@ -26,23 +37,38 @@ def write_student_edition(folder: Path, hidden: Mapping[str, str]) -> Path:
     files = [path.relative_to(PACKAGE) for path in sorted(PACKAGE.rglob("*")) if path.suffix in SUFFIXES]
     files = [file for file in files if not any(part.startswith(".") for part in file.parts)]  # .ipynb_checkpoints
     contents = {file: (PACKAGE / file).read_bytes() for file in files}
-    found = set()
-    for file in [file for file in files if file.suffix == ".py"]:
-        module = [part for part in file.with_suffix("").parts if part != "__init__"]
+    run = contents | _without_answers(contents, hidden)
+    shown = run | _without_answers(contents, {**hidden, **(sealed or {})})
+    for file in [file for file in files if shown[file] != run[file]]:
+        shown[file] += UNSEAL
+        shown[sealed_path(".".join(_module(file)))] = seal(run[file])
+    for file, content in shown.items():
+        (edition / file).parent.mkdir(parents=True, exist_ok=True)
+        (edition / file).write_bytes(content)
+    return edition
+
+
+def _module(file: Path) -> list[str]:
+    """Return the name of a module in parts, without that of the package."""
+    return [part for part in file.with_suffix("").parts if part != "__init__"]
+
+
+def _without_answers(contents: Mapping[Path, bytes], hidden: Mapping[str, str]) -> dict[Path, bytes]:
+    """Return the modules without the answers in `hidden`. Raises ValueError if one of these is in no module."""
+    found, texts = set(), {}
+    for file in [file for file in contents if file.suffix == ".py"]:
+        module = _module(file)
         lines = contents[file].splitlines(keepends=True)
         for name, function in reversed(list(_answers(ast.parse(contents[file]), ".".join(module), hidden))):
             found.add(name)
             own_name = ".".join(name.split(".")[len(module) :])
             message = f"{own_name} would give away exercise {hidden[name]}: write your own in the notebook."
             _hide_body(lines, function, message)
-        contents[file] = b"".join(lines)
+        texts[file] = b"".join(lines)
     for name in hidden:
         if name not in found:
             raise ValueError(f"hidden must name functions, methods or classes with methods, got {name!r}.")
-    for file, content in contents.items():
-        (edition / file).parent.mkdir(parents=True, exist_ok=True)
-        (edition / file).write_bytes(content)
-    return edition
+    return texts
 
 
 def _answers(

@@ -63,7 +63,7 @@ def texts(folder: Path) -> Iterator[tuple[str, str]]:
         if path.suffix == ".ipynb":
             for cell in nbformat.read(path, as_version=4).cells:
                 yield f"{path.name}: {cell.id}", cell.source
-        elif path.is_file() and path.suffix != ".safetensors":
+        elif path.is_file() and path.suffix not in (".safetensors", ".bin"):
             yield str(path.relative_to(folder)), path.read_text(encoding="utf-8")
 
 

@@ -49,6 +49,7 @@ HIDDEN = {
     "modeling_classifier.SequenceClassifier": "sequence-classifier",
     "lm.batch_to_labeled_samples": "labels",
     "lm.compute_loss": "loss",
+    "translation.translation_loss": "loss",
     "lm.random_slices": "slices",
     "lm.all_slices": "slices",
     "lm.loss_per_token": "last-position-bits",
@@ -88,7 +89,13 @@ HIDDEN = {
 }
 BUILT_ON_EARLIER = {"attention-maps"}  # checks that call what the package has of earlier topics
 # These compute no part of attention.
-VALIDATORS = {"attention.check_mask", "modeling_attention._check_input", "modeling_transformer._check_width"}
+VALIDATORS = {
+    "attention.boolean_mask",
+    "attention.check_mask",
+    "attention.__getattr__",
+    "modeling_attention._check_input",
+    "modeling_transformer._check_width",
+}
 # Operations without which there is no attention, no mask, and no key, query and value from one product.
 TELLTALE = {
     "@", "matmul", "bmm", "einsum", "softmax", "masked_fill", "tril", "triu", "chunk", "scaled_dot_product_attention",

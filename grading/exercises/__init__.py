@@ -33,16 +33,24 @@ def topic_of(exercise: str) -> str:
 def hidden_from(topic: str) -> dict[str, str]:
     """Return what the students' package must not hold while a topic is open, with the exercises that it answers.
 
-    Answers to this topic and to later ones are hidden; those of earlier topics are there to be used, and so are those
-    of this topic that the package needs itself.
+    Answers to this topic and to later ones are hidden; those of earlier topics are there to be used. What the package
+    needs itself of this topic is sealed instead.
     """
     later = {name: record.id for record in _from(topic, later=True) for name in record.guards}
     return {name: record.id for record in _from(topic) for name in record.hides} | later
 
 
+def sealed_in(topic: str) -> dict[str, str]:
+    """Return what the students' package runs but does not show while a topic is open, with the exercises answered.
+
+    Nothing is sealed in an assignment of another course.
+    """
+    return {name: record.id for record in topics().get(topic, ()) for name in record.guards}
+
+
 def hidden_from_answers(topic: str) -> dict[str, str]:
     """Return what the package must not hold where answers to a topic are judged: also what it needs itself."""
-    return hidden_from(topic) | {name: record.id for record in _from(topic) for name in record.guards}
+    return hidden_from(topic) | sealed_in(topic)
 
 
 def _from(topic: str, later: bool = False) -> list[Record]:
