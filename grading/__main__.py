@@ -113,6 +113,8 @@ def _grade(run: "ClassRun", arguments: argparse.Namespace) -> int:
     to_do = run.to_do(arguments.force)
     if len(to_do) < len(run.students):
         print(f"{len(run.students) - len(to_do)} of {len(run.students)} are graded already; --force grades them again.")
+    if run.outdated:
+        print(f"The grading of {run.assignment} has changed since: grading {len(run.outdated)} again.")
     with tqdm(total=len(to_do), unit="submission", disable=None if to_do else True) as bar:
         for student in run.grade(to_do, arguments.workers, arguments.cluster):
             bar.update()

@@ -1,7 +1,7 @@
 """Grade a class: judging goes on side by side, one process writes to the gradebook, and a run can be killed.
 
-For each student who is done, a small file says for which submission. It is written last: a run that starts again
-does over whatever has none, and leaves the others alone.
+For each student who is done, a small file says for which submission, and by which judge. It is written last: a run that
+starts again does over whatever has none, or was graded before the judge was changed, and leaves the others alone.
 """
 
 import glob
@@ -30,6 +30,7 @@ from grading.handed_in import HandedIn, handed_in, listed
 from grading.judging import Job, Judged, given_up, judge_submission, nbgrader_for, without_a_worker
 from grading.pages import printable
 from grading.pipeline import locked_sources, ready, released_path
+from grading.source_digest import grading_digest
 from grading.workers import WorkersLost, side_by_side
 
 LONGEST_NAME = 200  # bytes of a student's name
@@ -51,7 +52,8 @@ class Row:
 class ClassRun:
     """One assignment of the course in a folder, to be graded for some students, or for all who have handed in.
 
-    `left` tells, after a run, why some are still to do.
+    `left` tells, after a run, why some are still to do; `outdated`, after `to_do`, whose grades are for the submission
+    as it is now, but by a judge or records that have changed since.
 
     Raises ValueError if the assignment has not been released, or if one of the students has handed in nothing, and
     GradebookLost whenever the gradebook can't be reached.
@@ -77,6 +79,8 @@ class ClassRun:
             raise ValueError(f"students must have handed in {assignment}, got {', '.join(missing)}.")
         self.students = [student for student in submitted if not students or student in set(students)]
         self.left: dict[str, str] = {}
+        self.outdated: list[str] = []
+        self._grading = grading_digest(assignment)
 
     def _gradebook(self) -> AbstractContextManager[Gradebook]:
         return opened(self._course)
@@ -93,10 +97,12 @@ class ClassRun:
     # What is done, and what is to do.
 
     def to_do(self, force: bool = False) -> list[str]:
-        """Return the students whose submission, as it is now, has not been graded yet; all of them with `force`."""
+        """Return the students whose submission, as it is now, has not been graded by this judge; all with `force`."""
         with self._gradebook() as gradebook:
             saved = self._saved(gradebook)
-        return [each for each in self.students if force or each not in saved or not self._is_done(each)]
+        graded = {each for each in self.students if each in saved and self._is_graded(each)}
+        self.outdated = sorted(each for each in graded if self._done(each).get("grading") != self._grading)
+        return [each for each in self.students if force or each not in graded or each in self.outdated]
 
     def _saved(self, gradebook: Gradebook) -> set[str]:
         """Return who has grades in the gradebook; it may be another one than at the last run."""
@@ -114,7 +120,8 @@ class ClassRun:
             return {}
         return done if isinstance(done, dict) and {"digest", "notes", "graded"} <= done.keys() else {}
 
-    def _is_done(self, student: str) -> bool:
+    def _is_graded(self, student: str) -> bool:
+        """Return whether a submission was graded as it is now, by whatever judge."""
         done = self._done(student)
         graded = self._autograded(student).is_dir()
         return bool(done) and done["graded"] == graded and done["digest"] == self._digest(self._handed_in(student))
@@ -201,7 +208,7 @@ class ClassRun:
             graded = self._autograded(student).is_dir()
             if not graded:
                 self._save_zeros(student)
-            self._note_done(student, {"digest": "" if failed else job.digest, "notes": notes, "graded": graded})
+            self._note_done(student, "" if failed else job.digest, notes, graded)
 
     def _has_changed(self, job: Job) -> bool:
         """Tell whether a submission is no longer what it was when its job was made."""
@@ -262,7 +269,8 @@ class ClassRun:
             shutil.rmtree(folder, ignore_errors=True)
             aside.rename(folder)
 
-    def _note_done(self, student: str, done: dict) -> None:
+    def _note_done(self, student: str, digest: str, notes: list[str], graded: bool) -> None:
+        done = {"digest": digest, "grading": self._grading, "notes": notes, "graded": graded}
         path = self._done_file(student)
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".unfinished")

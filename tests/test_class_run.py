@@ -8,8 +8,10 @@ import shutil
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -31,6 +33,10 @@ from sample_class import (
 
 from grading.class_run import ClassRun
 from grading.demo import DUE, edited, solved_notebook, write_submission
+from grading.exercises import topics
+from grading.gradebook import gradebook_of
+from grading.judging import Judged
+from grading.source_digest import deciding_files, grading_digest
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +92,105 @@ def test_what_is_graded_is_left_alone_and_what_changed_is_graded_again(graded, t
     assert sorted(run.grade(run.to_do(), workers=1)) == ["late", "perfect"]
     assert run.to_do() == []
     assert scores(course) == SCORES | {"perfect": 5}
+
+
+def as_by_another_judge(course: Path) -> None:
+    """Let everybody's grades be those of a judge that has been changed since."""
+    for file in course.glob(f"autograded/.done/{ASSIGNMENT}/*.json"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"grading": "of another time"}))
+
+
+def test_after_a_change_of_the_judge_the_same_command_grades_again_and_says_so(tmp_path):
+    course = small_class(tmp_path / "course", 3)
+    assert "has changed" not in python(course, *RUN)
+    assert "3 of 3 are graded already" in python(course, *RUN)
+    right = gradebook(course)
+    as_by_another_judge(course)
+    with gradebook_of(course) as book:  # points that this judge would not give, and some by hand
+        notebook = (ASSIGNMENT, ASSIGNMENT, "student-00")
+        book.find_grade("self-attention-check", *notebook).auto_score = 0
+        written = next(each for each in book.find_submission_notebook(*notebook).grades if each.needs_manual_grade)
+        written.manual_score, written.needs_manual_grade, name = 0.5, False, written.name
+        book.db.commit()
+    said = python(course, *RUN)
+    assert f"The grading of {ASSIGNMENT} has changed since: grading 3 again." in said
+    assert "graded already" not in said
+    now = gradebook(course)
+    assert now["student-01"] == right["student-01"]
+    assert now["student-00"]["score"] == right["student-00"]["score"] + 0.5
+    assert now["student-00"]["grades"][name][1:] == (0.5, False)
+    assert "3 of 3 are graded already" in python(course, *RUN)
+
+
+def test_what_a_run_of_before_has_noted_is_graded_again(graded, tmp_path):
+    course = tmp_path / "course"
+    shutil.copytree(graded, course)
+    (file,) = course.glob(f"autograded/.done/{ASSIGNMENT}/perfect.json")
+    old = json.loads(file.read_text())
+    del old["grading"]
+    file.write_text(json.dumps(old))
+    run = ClassRun(course, ASSIGNMENT, reduced=REDUCED)
+    assert run.to_do() == run.outdated == ["perfect"]
+    assert "perfect" in {row.student for row in run.rows()}
+
+
+def test_a_grade_stays_if_a_changed_judge_cannot_grade(graded, tmp_path, monkeypatch):
+    course = tmp_path / "course"
+    shutil.copytree(graded, course)
+    as_by_another_judge(course)
+    run = ClassRun(course, ASSIGNMENT, ["perfect"], reduced=REDUCED)
+    monkeypatch.setattr(
+        "grading.class_run.side_by_side",
+        lambda work, jobs, *_, **__: ((job, Judged(notes=["It failed."], failed=True)) for job in jobs),
+    )
+    assert list(run.grade(run.to_do())) == ["perfect"]
+    assert run.left == {"perfect": "It failed."}
+    assert scores(course) == SCORES
+    assert (course / "autograded" / "perfect" / ASSIGNMENT).is_dir()
+    assert run.to_do() == ["perfect"]
+
+
+@pytest.fixture
+def sources(tmp_path) -> Path:
+    """A copy of the code that grades."""
+    for package in ("grading", "transformer_lm"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("*.pyc", "*.safetensors"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("changed", "touched"),
+    [
+        ("grading/judge.py", set(topics())),
+        ("grading/form.py", {"01_self_attention", "02_multi_head_attention"}),
+        ("grading/inside/answering.py", set(topics())),
+        ("transformer_lm/checks/diagnosis.py", set(topics())),
+        ("transformer_lm/checks/labels_and_loss.py", {"04_language_model"}),
+        ("grading/exercises/labels.py", {"04_language_model"}),
+        ("grading/exercises/06_encoder_decoder.py", {"06_encoder_decoder"}),
+        ("grading/report.py", set()),
+        ("grading/feedback_page.py", set()),
+        ("transformer_lm/head_figures.py", set()),
+    ],
+)
+def test_a_change_touches_the_assignments_that_it_can_give_other_points(sources, changed, touched):
+    before = {topic: grading_digest(topic, sources) for topic in topics()}
+    assert len(set(before.values())) == len(topics())
+    with (sources / changed).open("a") as file:
+        file.write("CHANGED = True\n")
+    assert {topic for topic in topics() if grading_digest(topic, sources) != before[topic]} == touched
+
+
+def test_every_module_that_judges_an_assignment_is_in_its_digest():
+    """Python itself tells which modules of ours it has loaded for the judge and the records of an assignment."""
+    code = (
+        "import sys, importlib; from grading import judging\n"
+        "importlib.import_module(f'grading.exercises.{sys.argv[1]}')\n"
+        "print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('grading.')), sep='\\n')"
+    )
+    for topic in topics():
+        done = subprocess.run([sys.executable, "-c", code, topic], cwd=ROOT, capture_output=True, text=True, check=True)
+        assert set(map(Path, done.stdout.split())) <= set(deciding_files(topic))
 
 
 def test_what_is_handed_in_without_a_notebook_loses_its_old_grade(graded, tmp_path):
