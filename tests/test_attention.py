@@ -1,5 +1,6 @@
 """Tests of `attention.py`. Unless a test draws its sizes, (b, h, n, d, dh) = (2, 3, 5, 7, 4)."""
 
+import math
 import re
 
 import numpy as np
@@ -184,9 +185,20 @@ def test_mask_that_does_not_cover_the_scores_is_refused(sizes):
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float32])
-def test_mask_of_numbers_is_refused(dtype):
-    with pytest.raises(ValueError, match=f"visible must be of dtype torch.bool, .*got {dtype}"):
-        self_attention(X, SCORES, torch.ones(1, 3, 5, dtype=dtype))
+def test_a_mask_of_zeros_and_ones_is_a_mask(dtype):
+    visible = torch.ones(1, 3, 5, dtype=torch.bool).tril()
+    assert torch.equal(self_attention(X, SCORES, visible.to(dtype)), self_attention(X, SCORES, visible))
+    with pytest.raises(ValueError, match=r"every query must see a key, got 3 all-False row\(s\) in visible"):
+        self_attention(X, SCORES, torch.zeros(1, 3, 5, dtype=dtype))
+
+
+@pytest.mark.parametrize("hidden", [-math.inf, 0.5, -1.0, math.nan])
+def test_a_mask_of_other_numbers_is_refused(hidden):
+    visible = torch.ones(1, 3, 5)
+    visible[0, 0, 1] = hidden
+    words = f"visible must hold True or 1 where a key is visible, and False or 0 elsewhere, got {hidden:g}."
+    with pytest.raises(ValueError, match=re.escape(words)):
+        self_attention(X, SCORES, visible)
 
 
 def test_query_that_sees_nothing_is_refused():

@@ -37,6 +37,7 @@ RUN_ELSEWHERE = {
     ".ci/run": ".ci/run",
     "nbgrader autograde 01_self_attention": "tests/test_pipeline.py",
     "nbgrader export": "tests/test_pipeline.py",
+    "python -m transformer_lm train --no-residual --out runs/no-residual": "tests/test_main.py",
 }
 
 

@@ -21,8 +21,10 @@ from transformer_lm import downloads
 from transformer_lm.__main__ import main
 from transformer_lm.checkpoints import load_checkpoint, load_model, newest_checkpoint
 from transformer_lm.downloads import File
+from transformer_lm.modeling_lm import INITS, MLPS, POSITIONS
 from transformer_lm.sampling import sampled_text
 from transformer_lm.trained import FOLDER
+from transformer_lm.training import OPTIMIZERS, SCHEDULES
 
 SMALL = ["--max-len=8", "--hidden=12", "--num-layers=1", "--num-heads=3", "--batch-size=4", "--device=cpu"]
 
@@ -97,6 +99,124 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, text, run, capsys):
     assert (tmp_path / "step-00000003" / "run.json").stat().st_mtime_ns == written  # it went on from there
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path, run))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def settings(folder: Path) -> dict:
+    """Return all that a run has saved of how it was started."""
+    table = load_checkpoint(newest_checkpoint(folder)).table
+    return table["config"] | table["recipe"]
+
+
+CHOSEN = {
+    "--optimizer=adamw": ("optimizer", "adamw"),
+    "--schedule=constant": ("schedule", "constant"),
+    "--warmup=2": ("warmup", 2),
+    "--weight-decay=0.25": ("weight_decay", 0.25),
+    "--learning-rate=0.004": ("learning_rate", 0.004),
+    "--positions=relative": ("positions", "relative"),
+    "--mlp=swiglu": ("mlp", "swiglu"),
+    "--mlp-hidden=7": ("mlp_hidden", 7),
+    "--init=torch": ("init", "torch"),
+    "--no-residual": ("residual", False),
+}
+
+
+def test_a_run_is_trained_as_chosen_and_goes_on_so(tmp_path, text, run, capsys):
+    start = ["train", f"--data={text}", f"--out={tmp_path}", "--save-every=2", "--quiet"]
+    assert main([*start, *SMALL, *CHOSEN, "--steps=4"]) == 0
+    chosen = settings(tmp_path)
+    assert {name: chosen[name] for name, _ in CHOSEN.values()} == dict(CHOSEN.values())
+    assert load_model(tmp_path)[0].config.residual is False
+    assert {name for name, value in settings(run).items() if chosen[name] != value} == {
+        *(name for name, _ in CHOSEN.values()),
+        "steps",
+    }
+
+    first = losses(tmp_path)
+    assert main([*start, "--device=cpu", "--resume", "--steps=6"]) == 0
+    assert losses(tmp_path)[:4] == first
+    assert len(losses(tmp_path)) == 6
+    assert settings(tmp_path) == chosen | {"steps": 6}
+
+
+def test_a_run_that_goes_on_may_have_another_recipe(tmp_path, text, run, capsys):
+    shutil.copytree(run, tmp_path / "run")
+    again = ["train", f"--data={text}", f"--out={tmp_path / 'run'}", "--device=cpu", "--resume", "--quiet"]
+    assert main([*again, "--steps=8", "--learning-rate=0.001", "--schedule=constant"]) == 0
+    expected = {"steps": 8, "learning_rate": 0.001, "schedule": "constant"}
+    assert settings(tmp_path / "run") == settings(run) | expected
+    assert losses(tmp_path / "run")[:6] == losses(run)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--optimizer=adamw", "optimizer must be muon, as in the run in "),
+        ("--positions=learned", "positions must be rotary, as in the run in "),
+        ("--mlp=gelu", "mlp must be relu_squared, as in the run in "),
+        ("--init=torch", "init must be zero_output, as in the run in "),
+        ("--no-residual", "residual must be True, as in the run in "),
+        ("--hidden=24", "hidden must be 12, as in the run in "),
+        ("--steps=5", "steps must be 6, as many as the run has, or more, got 5."),
+    ],
+)
+def test_a_run_does_not_go_on_as_another(run, text, capsys, option, words):
+    before = settings(run)
+    err = failed(capsys, "train", f"--data={text}", f"--out={run}", "--device=cpu", "--resume", option)
+    assert words in err
+    assert settings(run) == before
+
+
+def test_a_run_whose_settings_are_damaged_is_one_sentence(tmp_path, run, text, capsys):
+    shutil.copytree(run, tmp_path / "run")
+    table = newest_checkpoint(tmp_path / "run") / "run.json"
+    table.write_text(table.read_text().replace('"schedule"', '"timetable"'))
+    err = failed(capsys, "train", f"--data={text}", f"--out={tmp_path / 'run'}", "--device=cpu", "--resume")
+    assert "must hold the settings of a run of this version: " in err
+    assert "timetable" in err
+
+
+def test_without_residual_connections_another_model_is_trained(tmp_path, text, run, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    small = [f"--data={text}", *SMALL, "--steps=6", "--quiet"]
+    assert main(["train", "--no-residual", "--out", "runs/no-residual", *small]) == 0
+    ours, others = losses(tmp_path / "runs" / "no-residual"), losses(run)
+    assert ours[0] == pytest.approx(others[0], abs=1e-6)  # the output layer begins at 0: every token is equally likely
+    assert max(abs(one - other) for one, other in zip(ours, others, strict=True)) > 0.01
+
+
+def test_samples_come_as_often_as_asked_for(tmp_path, text, capsys):
+    often = ["--steps=6", "--loss-every=2", "--sample-every=3"]
+    assert main(["train", f"--data={text}", *SMALL, f"--out={tmp_path}", *often]) == 0
+    out = capsys.readouterr().out
+    assert re.findall(r"step (\d+): loss", out) == ["2", "4", "6"]
+    assert out.count("|") == 2
+
+
+def test_help_names_every_choice(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["train", "--help"])
+    assert end.value.code == 0
+    words = " ".join(capsys.readouterr().out.split())
+    for option, choices in {
+        "--optimizer": OPTIMIZERS,
+        "--schedule": SCHEDULES,
+        "--positions": POSITIONS,
+        "--mlp": MLPS,
+        "--init": INITS,
+    }.items():
+        assert f"{option} {{{','.join(choices)}}}" in words.replace("- ", "-")
+    assert "--no-residual leave out all residual connections" in words
+
+
+@pytest.mark.parametrize("option", ["--optimizer=sgd", "--schedule=linear", "--positions=alibi", "--mlp=tanh"])
+def test_an_unknown_choice_is_refused_with_the_known_ones(option, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["train", option])
+    assert end.value.code == 2
+    assert re.search(
+        rf"argument {option.partition('=')[0]}: invalid choice: '\w+' \(choose from ", capsys.readouterr().err
+    )
 
 
 def test_a_sample_can_continue_the_text_that_the_model_has_not_seen(run, text, capsys):
@@ -224,6 +344,12 @@ def test_impossible_options_of_a_sample_are_one_sentence(run, capsys, options, w
         (["--max-len=100"], "the validation text must be longer than max_len=100, got 24 tokens"),
         (["--accumulation=3"], "accumulation must divide batch_size, got 3 and 4."),
         (["--dropout=1"], "dropout must be at least 0 and below 1, got 1.0."),
+        (["--weight-decay=-1"], "weight_decay must be 0 or more, got -1.0."),
+        (["--warmup=-1"], "warmup must be a whole number from 0 on, got -1."),
+        (["--preset=plain", "--init=zero_output"], "init must not be zero_output if tied, got both"),
+        (["--positions=rotary", "--num-heads=4"], "rotary positions must have heads of even width, got 3."),
+        (["--sample-every=0"], "sample_every must be 1 or more, got 0."),
+        (["--loss-every=0"], "loss_every must be 1 or more, got 0."),
     ],
 )
 def test_impossible_options_of_training_are_one_sentence(tmp_path, text, capsys, options, words):

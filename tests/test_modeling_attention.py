@@ -371,7 +371,7 @@ def test_cross_attention_drops_weights_in_training_only():
         ({"memory": lambda x: x[0]}, ShapeError, r"memory must have the 3 axes \(b, m, d\), got 2"),
         ({"memory": lambda x: x[:1]}, ShapeError, "axis b must have one size, got 2 in x .* and 1 in memory"),
         ({"memory": lambda x: x[:, :5]}, ShapeError, "axis m must have one size, got 5 in memory .* and 6 in visible"),
-        ({"visible": lambda x: x.long()}, ValueError, "visible must be of dtype torch.bool, .*got torch.int64"),
+        ({"visible": lambda x: 2 * x}, ValueError, "visible must hold True or 1 where a key is visible, .*got 2"),
         ({"visible": lambda x: x & torch.eye(2, 1).bool()}, ValueError, "every query must see a key, got 5 .* at b=1"),
         (
             {"visible": lambda x: x[:, None].repeat(1, 5, 1)},
@@ -498,15 +498,25 @@ def test_input_of_another_width_is_refused(kind):
         (torch.ones(5) > 0, ShapeError, r"visible must have the 2 axes \(b, n\), got 1"),
         (torch.ones(2, 5, 4) > 0, ShapeError, r"visible must have the axes \(2, 5\) or \(2, 5, 5\), got \(2, 5, 4\)"),
         (torch.ones(1, 5, 5) > 0, ShapeError, r"visible must have the axes \(2, 5\) or \(2, 5, 5\), got \(1, 5, 5\)"),
-        (torch.ones(2, 5, 5), ValueError, "visible must be of dtype torch.bool, .*got torch.float32"),
+        (torch.full((2, 5, 5), 2.0), ValueError, "visible must hold True or 1 where a key is visible, .*got 2"),
         (torch.ones(2, 5, 5).triu(1) > 0, ValueError, "every query must see a key, got 2 .* at b=0, i=4"),
-        (torch.ones(2, 5), ValueError, "visible must be of dtype torch.bool, .*got torch.float32"),
-        (torch.ones(2, 5).long(), ValueError, "visible must be of dtype torch.bool, .*got torch.int64"),
+        (torch.full((2, 5), 2.0), ValueError, "visible must hold True or 1 where a key is visible, .*got 2"),
+        (torch.full((2, 5), 2), ValueError, "visible must hold True or 1 where a key is visible, .*got 2"),
         (torch.tensor([[1] * 5, [0] * 5]) > 0, ValueError, "every query must see a key, got 5 .* at b=1, i=0"),
     ],
 )
 def test_padding_that_does_not_fit_is_refused(kind, visible, error, words):
     assert_refused(make_problem(kind)._replace(visible=visible), error, words)
+
+
+@each_kind
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_padding_may_be_given_as_zeros_and_ones(kind, dtype):
+    visible = torch.ones(2, 5, dtype=torch.bool)
+    visible[1, 3:] = False
+    given, ours = (make_problem(kind)._replace(visible=mask) for mask in (visible.to(dtype), visible))
+    for one, other in zip(given.attended(), ours.attended(), strict=True):
+        assert torch.equal(one, other)
 
 
 @each_causal_kind

@@ -94,7 +94,7 @@ def numpy_logits(model: TransformerLM, sequence: list[int]) -> tuple[np.ndarray,
                 weights = np.exp(scores - scores.max())
                 maps[layer, head, i, : i + 1] = weights / weights.sum()
             found[:, own] = maps[layer, head] @ v[:, own]
-        x = x + linear(f"{block}.attention.mix", found)
+        x = config.residual * x + linear(f"{block}.attention.mix", found)
         if not config.norm_first:
             x = norm(f"{block}.attention_norm", x)
         source = norm(f"{block}.mlp_norm", x) if config.norm_first else x
@@ -106,7 +106,7 @@ def numpy_logits(model: TransformerLM, sequence: list[int]) -> tuple[np.ndarray,
             bent = gate / (1 + np.exp(-gate)) * wide
         else:
             bent = np.maximum(wide, 0) ** (1 if config.mlp == "relu" else 2)
-        x = x + linear(f"{block}.mlp.down", bent)
+        x = config.residual * x + linear(f"{block}.mlp.down", bent)
         if not config.norm_first:
             x = norm(f"{block}.mlp_norm", x)
     if config.norm_first:
@@ -192,6 +192,20 @@ def test_every_combination_of_options_is_the_formula_and_a_language_model(positi
             for block in model.blocks:
                 fused, (x, _) = block(x), block(x, return_attention=True)
                 assert_same(fused, x, options)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_without_residual_connections_what_a_part_finds_is_all_that_goes_on(norm_first, tokens):
+    model = model_of(norm_first=norm_first, residual=False).eval()
+    logits = model(tokens).detach()
+    for row in range(B):
+        assert_same(logits[row], numpy_logits(model, tokens[row].tolist())[0])
+    assert (logits - model_of(norm_first=norm_first)(tokens)).abs().max() > 0.1
+    assert_same(read_in_portions(model, tokens, SPLITS[1]).detach(), logits)
+    cache = model.new_cache(B)
+    with torch.no_grad():
+        model(tokens[:, :-1], cache)
+        assert_same(model.read_one(tokens[:, -1:], cache), logits[:, -1])
 
 
 def test_logits_equal_torch_encoder_layers_behind_an_embedding_of_another_width(tokens):
@@ -449,7 +463,7 @@ def test_drawing_weights_anew_leaves_nothing_of_the_old_ones():
         ({"init": "zero_output"}, "init must not be zero_output if tied, got both: all embeddings would be 0."),
         *(
             ({name: 1}, f"{name} must be True or False, got 1.")
-            for name in ("norm_first", "query_key_norm", "bias", "tied", "output_bias", "smear")
+            for name in ("norm_first", "query_key_norm", "bias", "tied", "output_bias", "smear", "residual")
         ),
     ],
 )

@@ -14,21 +14,48 @@ import torch.distributed as dist
 
 from transformer_lm import downloads
 from transformer_lm.ablation import WAYS, ablate_heads
-from transformer_lm.checkpoints import load_model
+from transformer_lm.checkpoints import has_checkpoints, load_checkpoint, load_model, newest_checkpoint
 from transformer_lm.corpora import LOADERS, load_corpus
 from transformer_lm.device import best_device
 from transformer_lm.hand_in import as_json, report_of
 from transformer_lm.head_report import save_pictures, score_table, summary
 from transformer_lm.head_scores import measure_heads
 from transformer_lm.lm import loss_per_token, random_slices
-from transformer_lm.modeling_lm import TransformerLM
+from transformer_lm.modeling_lm import INITS, MLPS, POSITIONS, LMConfig, TransformerLM
 from transformer_lm.presets import PRESETS, preset
 from transformer_lm.progress import CHECKING, progress
 from transformer_lm.recording import record_attention
 from transformer_lm.reports import PrintedReport, TensorBoard, validation_prompt
 from transformer_lm.sampling import sampled_text
 from transformer_lm.tokenizers import Tokenizer
-from transformer_lm.training import train
+from transformer_lm.training import OPTIMIZERS, SCHEDULES, Recipe, train
+
+# What `train` can change of a preset: a type or the choices, and a line of help.
+RECIPE = {
+    "steps": (int, "number of batches to train on"),
+    "batch_size": (int, "slices of text in a batch"),
+    "accumulation": (int, "portions that a batch is taken in, where memory is short"),
+    "optimizer": (
+        OPTIMIZERS,
+        "AdamW for all (may need another --learning-rate), or Muon for the blocks' matrices",
+    ),
+    "learning_rate": (float, "the highest, of AdamW"),
+    "schedule": (SCHEDULES, "how the learning rate changes after the warm-up"),
+    "warmup": (int, "steps over which the learning rate rises"),
+    "weight_decay": (float, "of the matrices that AdamW trains"),
+    "seed": (int, "of the first weights, the batches and dropout"),
+}
+MODEL = {
+    "max_len": (int, "tokens that the model can attend to"),
+    "hidden": (int, "width of the residual stream"),
+    "num_layers": (int, "number of blocks"),
+    "num_heads": (int, "attention heads in a block, a divisor of hidden"),
+    "mlp_hidden": (int, "width of the feed-forward network (usually 4 * hidden)"),
+    "dropout": (float, "dropout rate of embeddings, attention weights, attention and MLP"),
+    "positions": (POSITIONS, "positional encoding"),
+    "mlp": (MLPS, "non-linearity of the feed-forward network"),
+    "init": (INITS, "how the first weights are drawn"),
+}
 
 ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
 
@@ -66,25 +93,35 @@ def _parser() -> argparse.ArgumentParser:
         "--data", default="shakespeare", help=f"{', '.join(LOADERS)}, or a text file or folder of yours"
     )
     training.add_argument(
-        "--preset", default="default", choices=PRESETS, help="sizes and recipe (default: %(default)s)"
+        "--preset",
+        default="default",
+        choices=PRESETS,
+        help="sizes and recipe (default: %(default)s); with --resume, only part of the folder's name",
     )
     training.add_argument("--out", type=Path, help="the run's folder (default: runs/DATA-PRESET)")
-    training.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in that folder")
+    training.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on from the newest checkpoint in that folder, with the settings of the run: options for the recipe "
+        "change it from there on, but neither optimizer nor model can change",
+    )
     training.add_argument("--device", help="cpu, cuda or mps (default: the fastest that computes right)")
-    training.add_argument("--save-every", type=int, default=100, metavar="STEPS")
-    training.add_argument("--evaluate-every", type=int, metavar="STEPS", help="validation loss (always at the end)")
+    for name, default, what in (
+        ("save-every", 100, "between two checkpoints"),
+        ("evaluate-every", None, "between two measurements of the validation loss; the last is always at the end"),
+        ("loss-every", 10, "between two losses that are printed"),
+        ("sample-every", 100, "between two samples that are printed"),
+    ):
+        often = "" if default is None else " (default: %(default)s)"
+        training.add_argument(f"--{name}", type=int, default=default, metavar="STEPS", help=what + often)
     training.add_argument("--tensorboard", action="store_true", help="write files for TensorBoard into the folder")
     training.add_argument("--quiet", action="store_true", help="no losses and samples, only the bar and the result")
-    for name, kind in (
-        ("steps", int),
-        ("batch-size", int),
-        ("learning-rate", float),
-        ("accumulation", int),
-        ("seed", int),
-    ):
-        training.add_argument(f"--{name}", type=kind, help="in place of the recipe's")
-    for name, kind in (("max-len", int), ("hidden", int), ("num-layers", int), ("num-heads", int), ("dropout", float)):
-        training.add_argument(f"--{name}", type=kind, help="in place of the preset's")
+    _add_settings(training.add_argument_group("recipe", "Without these, as the preset says."), RECIPE)
+    model = training.add_argument_group("model", "Without these, as the preset says.")
+    _add_settings(model, MODEL)
+    model.add_argument(
+        "--no-residual", dest="residual", action="store_false", default=None, help="leave out all residual connections"
+    )
 
     sampling = commands.add_parser("sample", help="let a trained model write")
     sampling.set_defaults(run=run_sample)
@@ -118,6 +155,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_settings(group: argparse._ArgumentGroup, settings: dict[str, tuple]) -> None:
+    """Add an option for each setting: a type or the choices, and what it is."""
+    for name, (kind, what) in settings.items():
+        allowed = {"type": kind} if isinstance(kind, type) else {"choices": kind}
+        group.add_argument(f"--{name.replace('_', '-')}", help=what, **allowed)
+
+
 def run_train(options: argparse.Namespace) -> None:
     """Train as the options say; under torchrun, together with the other processes."""
     together = int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -139,13 +183,16 @@ def _own_device(wanted: str | None) -> torch.device:
 
 def _train(options: argparse.Namespace, device: torch.device, rank: int) -> None:
     corpus = load_corpus(options.data)
-    chosen = preset(options.preset)
-    recipe = chosen.make_recipe(**_given(options, "steps", "batch_size", "learning_rate", "accumulation", "seed"))
-    torch.manual_seed(recipe.seed)
-    settings = _given(options, "max_len", "hidden", "num_layers", "num_heads", "dropout")
-    model = chosen.make_model(corpus.tokenizer.vocab_size, **settings).to(device)
     folder = options.out or Path("runs") / f"{Path(options.data).resolve().stem}-{options.preset}"
-    reports = [] if options.quiet else [PrintedReport(corpus)]
+    if options.resume and has_checkpoints(folder):
+        recipe, config = _resumed(options, folder)
+    else:
+        chosen = preset(options.preset)
+        recipe = chosen.make_recipe(**_given(options, *RECIPE))
+        config = chosen.make_config(corpus.tokenizer.vocab_size, **_given(options, *MODEL, "residual"))
+    torch.manual_seed(recipe.seed)
+    model = TransformerLM(config).to(device)
+    reports = [] if options.quiet else [PrintedReport(corpus, options.loss_every, options.sample_every)]
     if options.tensorboard and rank == 0:
         reports.append(TensorBoard(folder / "tensorboard"))
     if rank == 0:
@@ -171,6 +218,24 @@ def _train(options: argparse.Namespace, device: torch.device, rank: int) -> None
         print(f", {test:.4f} on test" if test is not None else "", end="")
         print(f"; {history.seconds:.0f} seconds of training.")
         print(f"python -m transformer_lm sample {shlex.quote(str(folder))}")
+
+
+def _resumed(options: argparse.Namespace, folder: Path) -> tuple[Recipe, LMConfig]:
+    """Return recipe and config of the run in a folder; the recipe with the options that were given.
+
+    Raises ValueError for options that a run can't change on its way, or if its settings are not those of a run.
+    """
+    checkpoint = load_checkpoint(newest_checkpoint(folder))
+    try:
+        recipe, config = (dict(checkpoint.table[name]) for name in ("recipe", "config"))
+        for name, given in _given(options, "optimizer", *MODEL, "residual").items():
+            ours = (recipe | config)[name]
+            if given != ours:
+                raise ValueError(f"{name} must be {ours}, as in the run in {folder}, got {given}.")
+        changed = recipe | {"betas": tuple(recipe["betas"])} | _given(options, *RECIPE)
+        return Recipe(**changed), LMConfig(**config)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{checkpoint.path} must hold the settings of a run of this version: {error}.") from None
 
 
 def run_sample(options: argparse.Namespace) -> None:

@@ -4,7 +4,9 @@ Axes: b batch, n positions, i position of the query (it reads), j position of th
 d width of the input, dh width of one head. Scaled dot-product attention is by Vaswani et al., Attention Is All
 You Need, 2017, arXiv:1706.03762.
 
-A mask is always called `visible`: True where query i may read key j.
+A mask is always called `visible`: True where query i may read key j. A mask of the numbers 1 and 0 does as well.
+
+`CausalSelfAttention`, the module that is built of these functions, can be imported from here too.
 """
 
 import math
@@ -77,7 +79,7 @@ def attention_weights(scores: Tensor, visible: Tensor | None = None) -> Tensor:
     """
     match_axes(scores=(scores, "b i j"))
     if visible is not None:
-        visible = _corner(visible, scores)
+        visible = boolean_mask(_corner(visible, scores))
         check_mask(visible)
         scores = scores.masked_fill(~visible, -math.inf)  # the softmax turns -inf into weight 0
     return scores.softmax(dim=-1)
@@ -92,13 +94,27 @@ def _corner(visible: Tensor, scores: Tensor) -> Tensor:
     return visible[:, :i, :j]
 
 
+def boolean_mask(visible: Tensor) -> Tensor:
+    """Return a mask of True and False, or of the numbers 1 and 0, as booleans.
+
+    Raises ValueError for other numbers, such as those of a mask that is added to the scores.
+    """
+    if visible.dtype == torch.bool:
+        return visible
+    others = visible[(visible != 0) & (visible != 1)]
+    if len(others):
+        raise ValueError(
+            f"visible must hold True or 1 where a key is visible, and False or 0 elsewhere, got {others[0].item():g}. "
+            "If your mask is added to the scores, pass mask == 0."
+        )
+    return visible == 1
+
+
 def check_mask(visible: Tensor) -> None:
-    """Raise ValueError unless a mask (..., i, j) is boolean and lets every query read some key.
+    """Raise ValueError unless a boolean mask (..., i, j) lets every query read some key.
 
     A row that is all False would give a softmax over -inf alone, which is NaN.
     """
-    if visible.dtype != torch.bool:
-        raise ValueError(f"visible must be of dtype torch.bool, True where a key is read, got {visible.dtype}.")
     sees = visible.any(dim=-1)
     if not sees.all():
         blind = (~sees).nonzero().tolist()
@@ -149,3 +165,12 @@ def multi_head_attention_layer(x: Tensor, kqv_parameters: Sequence[nn.Linear], v
         raise ValueError("kqv_parameters must hold one linear layer for each head, got none.")
     heads = [self_attention_layer(x, parameters, visible) for parameters in kqv_parameters]
     return torch.cat(heads, dim=-1)
+
+
+def __getattr__(name: str) -> type[nn.Module]:
+    """Return `CausalSelfAttention` when it is asked for: modeling_attention.py imports this file, so it comes later."""
+    if name != "CausalSelfAttention":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from transformer_lm.modeling_attention import CausalSelfAttention
+
+    return CausalSelfAttention

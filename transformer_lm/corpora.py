@@ -5,6 +5,10 @@
 
 The parts of a text follow each other: its first 90 % are for training, the next 5 % for validation, the rest for the
 test. So they share no position. `load_corpus` takes the name of a corpus, or the path of a text of your own.
+
+A corpus can also be unpacked into the texts for training and validation, and the characters of the vocabulary:
+
+    (train, validation), (i2c, c2i) = load_toy()
 """
 
 import gzip
@@ -14,6 +18,7 @@ import random
 import re
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -52,6 +57,10 @@ class Corpus:
         test        (k,)  to look at once, when all is chosen
 
     The tokens are int64, or uint8 for those that are bytes, to save memory: a model takes `.long()` of them.
+
+    Unpacked, a corpus is `(train, validation), (i2c, c2i)`: the list of characters by token, and the token of each
+    character. The test text is not among them. A byte is written as the character of its number, so one beyond 127 is
+    only part of a letter: `tokenizer.decode` joins bytes to letters.
     """
 
     name: str
@@ -59,6 +68,12 @@ class Corpus:
     validation: Tensor
     test: Tensor
     tokenizer: CharTokenizer | ByteTokenizer
+
+    def __iter__(self) -> Iterator[tuple]:
+        is_bytes = isinstance(self.tokenizer, ByteTokenizer)
+        i2c = [chr(byte) for byte in range(256)] if is_bytes else list(self.tokenizer.characters)
+        yield self.train, self.validation
+        yield i2c, {character: token for token, character in enumerate(i2c)}
 
 
 def load_shakespeare(download: bool = True) -> Corpus:

@@ -4,6 +4,8 @@
 
 `x` is a list of lists of token indices, from short to long; `y` a list of labels, 0 positive and 1 negative. `i2w` is
 the list of words by index and `w2i` the index of each word. Every vocabulary begins with the words of SPECIAL.
+
+`load_toy` and `load_wp`, texts for language models, can be imported from here too; they are made in corpora.py.
 """
 
 import itertools
@@ -16,7 +18,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from transformer_lm.corpora import load_toy, load_wp
 from transformer_lm.downloads import IMDB_HOME, IMDB_PACKAGE, fetched, is_here
+
+__all__ = [
+    "decode",
+    "encode",
+    "imdb_is_here",
+    "load_imdb",
+    "load_imdb_synth",
+    "load_toy",
+    "load_wp",
+    "load_xor",
+]
 
 SPECIAL = (".pad", ".start", ".end", ".unk")
 POSITIVE, NEGATIVE = 0, 1
@@ -42,13 +56,13 @@ Dataset = tuple[Part, Part, tuple[list[str], dict[str, int]], int]
 Example = tuple[tuple[str, ...], int]  # the words of a text, and its label
 
 
-def load_imdb_synth() -> Dataset:
+def load_imdb_synth(final: bool = False) -> Dataset:
     """Return sentences like `this old movie was not terrible`: 3,200 for training, 800 others for validation.
 
     The label depends on the last two words together and on nothing else: `very great` and `not terrible` are positive,
     `not great` and `very terrible` negative. There are 4,000 distinct sentences, 1,000 choices of adjective, noun and
     verb with four endings each. The four of one choice are in the same part: no sentence is in both, both labels and
-    all endings are equally frequent in each.
+    all endings are equally frequent in each. `final` has no effect here: only `load_imdb` has a test part.
     """
     choose = random.Random(SEED)
     frames = _shuffled(itertools.product(ADJECTIVES, NOUNS, VERBS), choose)
@@ -59,11 +73,12 @@ def load_imdb_synth() -> Dataset:
     return _dataset(train, validation, ("this", *ADJECTIVES, *NOUNS, *VERBS, "very", "not", "great", "terrible"))
 
 
-def load_xor() -> Dataset:
+def load_xor(final: bool = False) -> Dataset:
     """Return pairs of `false` and `true`, positive if the two differ: 400 for training, 100 for validation.
 
     There are four distinct pairs, all of them in both parts and equally frequent: the parts can't be disjoint. So the
-    validation part shows whether a model has learned the four, not how well it does on what it has never seen.
+    validation part shows whether a model has learned the four, not how well it does on what it has never seen. `final`
+    has no effect here: only `load_imdb` has a test part.
     """
     choose = random.Random(SEED)
     pairs = itertools.product(("false", "true"), repeat=2)

@@ -28,6 +28,9 @@ def batch_to_labeled_samples(batch: Tensor) -> tuple[Tensor, Tensor]:
     return batch[:, :-1], batch[:, 1:]
 
 
+batch_to_labeld_samples = batch_to_labeled_samples  # the name that a well-known homework gives it
+
+
 def compute_loss(logits: Tensor, labels: Tensor, pad: int | None = None) -> Tensor:
     """Return -ln p(label), averaged over all labels, or over those that are not `pad`.
 

@@ -15,7 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transformer_lm.attention import attention_scores, attention_weights, check_mask, create_causal_mask
+from transformer_lm.attention import (
+    attention_scores,
+    attention_weights,
+    boolean_mask,
+    check_mask,
+    create_causal_mask,
+)
 from transformer_lm.shapes import ShapeError, describe, match_axes
 
 
@@ -270,6 +276,7 @@ def _mask_of_padding(x: Tensor, visible: Tensor | None) -> Tensor | None:
     b, n, _ = match_axes(x=(x, "b n d")).values()
     if visible.shape != (b, n, n):
         raise ShapeError(f"visible must have the axes ({b}, {n}) or ({b}, {n}, {n}), got {tuple(visible.shape)}.")
+    visible = boolean_mask(visible)
     check_mask(visible)
     return visible
 
@@ -281,6 +288,6 @@ def _mask_of_memory(x: Tensor, memory: Tensor, visible: Tensor | None) -> Tensor
         match_axes(**names)
         return None
     match_axes(**names, visible=(visible, "b n" if memory is x else "b m"))
-    mask = visible[:, None, :].expand(len(x), x.shape[1], memory.shape[1])
+    mask = boolean_mask(visible)[:, None, :].expand(len(x), x.shape[1], memory.shape[1])
     check_mask(mask)
     return mask

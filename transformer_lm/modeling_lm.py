@@ -31,6 +31,7 @@ class LMConfig:
     `mlp_hidden` is 4 * hidden unless you say otherwise. With `norm_first`, norms stand before attention and MLP, and
     one more before the output; otherwise behind each residual, as in the first transformer. `tied` shares one table
     between the embedding and the output. With `smear`, a learned share of each token's vector is added to the next.
+    Without `residual`, what attention and MLP find replaces what they have read, and nothing is added.
     """
 
     vocab_size: int
@@ -50,13 +51,14 @@ class LMConfig:
     output_bias: bool = False
     smear: bool = False
     init: str = "gpt2"
+    residual: bool = True
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "max_len", "hidden", "num_layers", "num_heads"):
             require_whole(name, getattr(self, name))
         if self.mlp_hidden is not None:
             require_whole("mlp_hidden", self.mlp_hidden)
-        for name in ("norm_first", "query_key_norm", "bias", "tied", "output_bias", "smear"):
+        for name in ("norm_first", "query_key_norm", "bias", "tied", "output_bias", "smear", "residual"):
             require_bool(name, getattr(self, name))
         for name, known in (("positions", POSITIONS), ("norm", NORMS), ("mlp", MLPS), ("init", INITS)):
             if getattr(self, name) not in known:
@@ -270,7 +272,7 @@ class LMBlock(TransformerDecoderBlock):
     def __init__(self, config: LMConfig, layer: int) -> None:
         super().__init__(config.hidden, LMAttention(config, layer), MLP(config))
         self.attention_norm, self.mlp_norm = make_norm(config), make_norm(config)
-        self.norm_first = config.norm_first
+        self.norm_first, self.residual = config.norm_first, config.residual
         self.dropout = make_dropout(config)  # of what attention has found; the MLP has its own
 
     def forward(
@@ -284,18 +286,23 @@ class LMBlock(TransformerDecoderBlock):
         """
         read = self.attention(self.attention_norm(x) if self.norm_first else x, return_attention, cache=cache)
         read, weights = read if return_attention else (read, None)
-        x = self._thought(x + self.dropout(read))
+        x = self._thought(self._added(x, self.dropout(read)))
         return (x, weights) if return_attention else x
 
     def read_one(self, x: Tensor, cache: Cache) -> Tensor:
         """Return one new position of each sequence with what it has read and thought, (b, hidden) as x."""
-        return self._thought(x + self.attention.read_one(self.attention_norm(x) if self.norm_first else x, cache))
+        read = self.attention.read_one(self.attention_norm(x) if self.norm_first else x, cache)
+        return self._thought(self._added(x, read))
 
     def _thought(self, x: Tensor) -> Tensor:
         if self.norm_first:
-            return x + self.mlp(self.mlp_norm(x))
+            return self._added(x, self.mlp(self.mlp_norm(x)))
         x = self.attention_norm(x)
-        return self.mlp_norm(x + self.mlp(x))
+        return self.mlp_norm(self._added(x, self.mlp(x)))
+
+    def _added(self, x: Tensor, found: Tensor) -> Tensor:
+        """Return x with what a part has found in it: the residual connection, if there is one."""
+        return x + found if self.residual else found
 
 
 def make_dropout(config: LMConfig) -> nn.Module:
@@ -324,15 +331,16 @@ class TransformerLM(nn.Module):
         self.unembed = nn.Linear(config.hidden, config.vocab_size, bias=config.output_bias)
         if config.tied:
             self.unembed.weight = self.embed.tokens.weight
-        self.init_weights(config.init)
+        self.init_weights()
 
-    def init_weights(self, scheme: str) -> None:
-        """Draw all weights anew.
+    def init_weights(self, scheme: str | None = None) -> None:
+        """Draw all weights again, by the config's scheme or another.
 
         `torch`: as PyTorch does by itself. `gpt2`: from a normal distribution of width 0.02, narrower for the layers
         whose results are added up along the residuals, biases 0. `zero_output`: as PyTorch does, but the output layer
         begins at 0, so that every token is equally likely, and embeddings at the scale of one norm.
         """
+        scheme = self.config.init if scheme is None else scheme
         if scheme not in INITS:
             raise ValueError(f"scheme must be one of {', '.join(INITS)}, got {scheme!r}.")
         for module in self.modules():
@@ -413,6 +421,8 @@ class TransformerLM(nn.Module):
         self, tokens: list[int], num_tokens: int, temperature: float = 1.0, top_k: int | None = None, **options: object
     ) -> list[int]:
         """As sample_continuation, with temperature and top-k; see `transformer_lm.sampling.continuation` for more."""
+        if "topK" in options:
+            raise TypeError(f"topK is called top_k here: pass top_k={options['topK']!r}.")
         prompt = torch.tensor([tokens], dtype=torch.long)
         return continuation(self, prompt, num_tokens, temperature=temperature, top_k=top_k, **options)[0].tolist()
 

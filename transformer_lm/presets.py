@@ -25,9 +25,13 @@ class Preset:
     settings: dict
     recipe: Recipe
 
+    def make_config(self, vocab_size: int, **changes: object) -> LMConfig:
+        """Return the settings of a model, with changes."""
+        return LMConfig(vocab_size, **self.settings | changes)
+
     def make_model(self, vocab_size: int, **changes: object) -> TransformerLM:
         """Return an untrained model, with changes to its settings."""
-        return TransformerLM(LMConfig(vocab_size, **self.settings | changes))
+        return TransformerLM(self.make_config(vocab_size, **changes))
 
     def make_recipe(self, **changes: object) -> Recipe:
         """Return the recipe with changes."""

@@ -28,6 +28,9 @@ class PrintedReport:
         num_tokens: int = 100,
         top_k: int | None = 5,
     ) -> None:
+        for name, every in (("loss_every", loss_every), ("sample_every", sample_every)):
+            if every < 1:
+                raise ValueError(f"{name} must be 1 or more, got {every}.")
         self.corpus = corpus
         self.loss_every, self.sample_every = loss_every, sample_every
         self.num_tokens, self.top_k = num_tokens, top_k

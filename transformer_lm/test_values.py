@@ -1,5 +1,13 @@
 """Frozen values: inputs, weights and the outputs that right and wrong answers give for them.
 
+    values = SelfAttentionTestValues
+    dir(values)  # k_bias, k_weight, output and so on
+    head.k.weight.data = values.k_weight
+    torch.allclose(head(values.x), values.output, atol=1e-6)
+
+`load_frozen("kqv").cases[0].inputs` has those of any other exercise. They are the numbers that a student's check uses.
+Grading draws others for each submission.
+
 One file for each exercise lies in `frozen/`, written by `python -m grading freeze`. It holds numbers and
 hints, no code: from the output of each known mistake a check can tell which mistake an answer makes.
 """
