@@ -1,8 +1,14 @@
-"""What lesson 02 really draws: its cells are run here, and the arrays behind its pictures are looked at."""
+"""What lesson 02 really draws, and how far a training may go astray before a lesson notices.
+
+The cells of lesson 02 are run here, and the arrays behind its pictures are looked at. The lessons that train assert
+what they claim, because nbval does not compare the numbers of a training. Here these assertions meet the numbers of
+trainings with other seeds, and of trainings that went worse.
+"""
 
 import contextlib
 import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import nbformat
@@ -11,7 +17,8 @@ import pytest
 import torch
 from matplotlib.axes import Axes
 
-LESSON = Path(__file__).parents[1] / "notebooks" / "02_multi_head_attention.ipynb"
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+LESSON = NOTEBOOKS / "02_multi_head_attention.ipynb"
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +120,68 @@ def test_a_changed_word_moves_no_earlier_output(pictures):
     np.testing.assert_array_equal(np.ma.getmaskarray(masked), future(masked))
     assert (masked.data[future(masked)] == 0).all()
     assert (masked.compressed() > 0.005).all()  # or it would be printed as 0.00
+
+
+def recipes(plain: float, default: float) -> dict:
+    """Lesson 04: the validation losses of both recipes after 100 steps."""
+    return {"plain_loss": plain, "default_loss": default, "pairs": 2.49}
+
+
+def birth(score: float, repeated: float, sentences: float) -> dict:
+    """Lesson 05: the induction score of the best head, and the losses, after 300 steps."""
+    before, after = torch.full((4,), 0.05), torch.tensor([0.03, 0.03, 0.2, score])
+    losses = {"repeated text": [3.2, repeated], "toy sentences": [2.2, sentences]}
+    return {"induction": [before] * 7 + [after] * 8, "losses": losses, "torch": torch}
+
+
+def translations(loss: float, *exact: int) -> dict:
+    """Lesson 06: the loss at the end, and how many of 133, 77, 52 and 38 sentences, by length, are exact."""
+    counts = zip((1, 9, 13, 17), exact, (133, 77, 52, 38), strict=True)
+    by_length = {low: [True] * right + [False] * (n - right) for low, right, n in counts}
+    everything = [right for these in by_length.values() for right in these]
+    return {"last": loss, "history": SimpleNamespace(loss=[7.1]), "exact": everything, "by_length": by_length}
+
+
+# Measured with other weights and other batches, as bench/lesson_seeds.py does.
+RECIPE_SEEDS = [(2.54, 1.95), (2.54, 1.95), (2.54, 1.96), (2.54, 1.94), (2.53, 1.94)]
+BIRTH_SEEDS = [(0.66, 1.15, 0.63), (0.71, 1.11, 0.61), (0.68, 1.12, 0.61), (0.68, 1.12, 0.61), (0.66, 1.15, 0.62)]
+TRANSLATION_SEEDS = [
+    (0.06, 133, 73, 35, 4),
+    (0.15, 133, 73, 37, 3),
+    (0.17, 133, 71, 41, 2),
+    (0.19, 133, 72, 43, 1),
+    (0.18, 133, 71, 43, 3),
+]
+# By lesson and cell: what other seeds came to, and what would be too bad: a loss half a nat higher, an induction head
+# of half the score, or fewer exact translations.
+MEASURED = {
+    ("04_language_model", "plain-claims"): (recipes, RECIPE_SEEDS, [(3.04, 1.95)]),
+    ("04_language_model", "modern-claims"): (recipes, RECIPE_SEEDS, [(2.54, 2.45), (3.04, 2.45), (2.04, 1.95)]),
+    ("05_attention_heatmaps", "birth-claims"): (
+        birth,
+        BIRTH_SEEDS,
+        [(0.33, 1.15, 0.63), (0.66, 1.65, 0.63), (0.66, 1.15, 1.13)],
+    ),
+    ("06_encoder_decoder", "train-claims"): (
+        translations,
+        TRANSLATION_SEEDS,
+        [(0.56, 133, 73, 35, 4), (0.06, 113, 58, 28, 3), (0.06, 125, 73, 35, 4)],
+    ),
+}
+CASES = [
+    pytest.param(lesson, cell, make(*numbers), is_good, id=f"{cell}-{numbers}")
+    for (lesson, cell), (make, good, bad) in MEASURED.items()
+    for is_good, runs in ((True, good), (False, bad))
+    for numbers in runs
+]
+
+
+@pytest.mark.parametrize(("lesson", "cell", "namespace", "is_good"), CASES)
+def test_a_lesson_accepts_other_seeds_and_notices_a_worse_training(lesson, cell, namespace, is_good):
+    found = {each.id: each.source for each in nbformat.read(NOTEBOOKS / f"{lesson}.ipynb", as_version=4).cells}[cell]
+    with contextlib.redirect_stdout(io.StringIO()):
+        if is_good:
+            exec(found, namespace)
+        else:
+            with pytest.raises(AssertionError, match="should"):
+                exec(found, namespace)

@@ -1,5 +1,7 @@
 """What every notebook of the course keeps to, and what the README says of them."""
 
+import ast
+import builtins
 import re
 import runpy
 from pathlib import Path
@@ -33,6 +35,7 @@ def test_cells_are_short(notebook):
         else:
             given = re.sub(r"### BEGIN SOLUTION.*?### END SOLUTION", "...", cell.source, flags=re.DOTALL)
             limit = 20 if given == cell.source else 30  # a class is given around the place of a solution
+            limit = 25 if cell.id == "setup" else limit  # imports, line by line
             assert len(given.splitlines()) <= limit, (cell.id, len(given.splitlines()))
 
 
@@ -72,6 +75,66 @@ def test_a_lesson_is_committed_as_executed_from_top_to_bottom_without_an_error(l
         for output in cell.outputs:
             assert output.output_type != "error", cell.id
             assert output.get("name") != "stderr", (cell.id, output.text)
+
+
+def unasserted(code: list[nbformat.NotebookNode]) -> list[str]:
+    """Return the cells with numbers that nbval does not compare, and that the next compared cell asserts nothing about.
+
+    To assert something about a cell is to use one of its variables in a cell that has an `assert`.
+    """
+    found = []
+    for place, cell in enumerate(code):
+        if is_compared(cell) or not re.search(r"\d", shown(cell)):
+            continue
+        following = next((later for later in code[place:] if is_compared(later)), None)
+        claims = ast.parse(following.source if following else "")
+        asserts = any(isinstance(node, ast.Assert) for node in ast.walk(claims))
+        if not asserts or not variables(claims) & variables(ast.parse(cell.source)):
+            found.append(cell.id)
+    return found
+
+
+def is_compared(cell: nbformat.NotebookNode) -> bool:
+    """Return whether nbval compares what a cell puts out with what is stored."""
+    return "nbval" not in " ".join(cell.metadata.get("tags", [])).lower() and "NBVAL" not in cell.source.upper()
+
+
+def shown(cell: nbformat.NotebookNode) -> str:
+    """Return the text that a cell has put out, with the descriptions of its figures."""
+    return "\n".join(output.get("text", output.get("data", {}).get("text/plain", "")) for output in cell.outputs)
+
+
+def variables(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - set(dir(builtins)) - {"torch"}
+
+
+@each_lesson
+def test_no_number_goes_uncompared_unless_the_next_cell_asserts_what_it_should_be(lesson):
+    assert unasserted([cell for cell in cells(lesson) if cell.cell_type == "code"]) == []
+
+
+@pytest.mark.parametrize(
+    ("following", "found"),
+    [
+        (["assert loss < 2, loss"], []),
+        (["limit = 2\nassert loss < limit"], []),
+        (["print(loss)"], ["train"]),
+        (["assert other < 2"], ["train"]),
+        (["print(3)", "assert loss < 2"], ["train"]),
+        ([], ["train"]),
+    ],
+)
+@pytest.mark.parametrize("mark", ["tag", "comment"])
+def test_a_number_that_nobody_looks_at_is_found(following, found, mark):
+    printed = nbformat.v4.new_output("stream", text="loss 1.95")
+    train = nbformat.v4.new_code_cell("loss = train()\nprint(loss)", id="train", outputs=[printed])
+    if mark == "tag":
+        train.metadata["tags"] = ["nbval-ignore-output"]
+    else:
+        train.source = f"# NBVAL_IGNORE_OUTPUT\n{train.source}"
+    assert unasserted([train, *map(nbformat.v4.new_code_cell, following)]) == found
+    train.outputs[0].text = "the king sings"
+    assert unasserted([train, *map(nbformat.v4.new_code_cell, following)]) == []
 
 
 @each_lesson
