@@ -63,17 +63,13 @@ def sampled(exercise: str, reduced: bool, turn: int) -> Iterator[Trial]:
 
 def fault(trial: Trial) -> str | None:
     """Judge an answer; return what is wrong with the result, if anything."""
-    record = records()[trial.exercise]
+    record, result = records()[trial.exercise], judged(trial)
     if trial.kind == "blank":
-        result = _judged(trial, BLANK)
         return None if result.points == 0 else f"a blank answer gets {result.points} points"
     if trial.kind == "right":
-        source = record.right.get(trial.name, record.model_answer)
-        result = _judged(trial, source)
         full = all(part.points >= part.max_points for part in result.parts)
         return None if full else f"gets {result.points} points: {_messages(result)}"
-    wrong = next(wrong for wrong in _wrong(record) if wrong.name == trial.name)
-    result = _judged(trial, wrong.source)
+    wrong = _wrong_of(trial)
     for part in result.parts:
         lost = part.max_points - part.points
         loses = part.name in record.fails(wrong)
@@ -131,7 +127,21 @@ def _wrong(record: Record) -> tuple[WrongAnswer, ...]:
     return record.wrong + record.misbehaving
 
 
-def _judged(trial: Trial, source: str) -> ExerciseResult:
+def _wrong_of(trial: Trial) -> WrongAnswer:
+    return next(wrong for wrong in _wrong(records()[trial.exercise]) if wrong.name == trial.name)
+
+
+def source_of(trial: Trial) -> str:
+    """Return the text of the answer that is tried."""
+    if trial.kind == "blank":
+        return BLANK
+    record = records()[trial.exercise]
+    return _wrong_of(trial).source if trial.kind == "wrong" else record.right.get(trial.name, record.model_answer)
+
+
+def judged(trial: Trial) -> ExerciseResult:
+    """Return what the judge gives for the answer that is tried."""
+    source = source_of(trial)
     record, server = computing_once(trial.exercise), answer_server(topic_of(trial.exercise), trial.reduced)
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(record, FileRecord) and source != BLANK:
