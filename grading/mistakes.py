@@ -13,7 +13,6 @@ from transformer_lm.checks.exercise import (
 IN_PLACE = "A tensor that the gradient needs was changed in place: make a new one instead of `+=` and the like."
 CUT = "Something cuts the graph: `.detach()`, `.data`, `.item()`, `torch.tensor()` or `no_grad`."
 ERROR = "Read the error together with the line it names; print what stands in that line."
-READY_MADE = "torch's ready-made attention is the answer to this exercise: compute it yourself, from matrix products."
 
 SCALED_BY_LENGTH = "The scores are scaled by the number of positions; their spread depends on another size."
 KEYS_AS_VALUES = "The keys are averaged in place of the values."

@@ -80,8 +80,7 @@ class Record:
     the cell that answers it, if that is not its id: several exercises may share one. `hides` names what the package
     holds of the answer, such as `attention.kqv`: it is left out as long as the exercise is open. `guards` names what
     the package itself needs while the exercise is open, to train a model: it is sealed in the students' zip as long as
-    the topic is open, and left out before that topic and where answers are judged. With `forbids_attention`, torch's
-    ready-made attention is taken away from the answer.
+    the topic is open, and left out before that topic and where answers are judged.
 
     `wrong` answers compute wrong numbers, and are told by them; `misbehaving` ones are wrong in another way.
     """
@@ -97,12 +96,16 @@ class Record:
     cell: str = ""
     hides: tuple[str, ...] = ()
     guards: tuple[str, ...] = ()
-    forbids_attention: bool = False
 
     @property
     def id(self) -> str:
         """The exercise's id, such as `self-attention`."""
         return self.public.id
+
+    @property
+    def forbids_attention(self) -> bool:
+        """Whether torch's ready-made attention is taken away from the answer."""
+        return getattr(self.public, "forbids_attention", False)
 
     @property
     def solution_cell(self) -> str:

@@ -1,6 +1,7 @@
 """The visible checks: every known mistake is named, every right answer passes, the rest is told clearly."""
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from transformer_lm.attention import (
     self_attention,
 )
 from transformer_lm.checks.diagnosis import compare
+from transformer_lm.checks.exercise import PublicExercise
+from transformer_lm.checks.ready_made import READY_MADE, refused_attention
 from transformer_lm.modeling_attention import (
     CausalSelfAttention,
     MultiHeadCrossAttention,
@@ -181,7 +184,9 @@ def test_the_promised_mistakes_are_known():
         assert promised <= {wrong.name for wrong in records()[exercise].wrong}
 
 
-def test_the_package_passes_its_own_checks(capsys):
+def test_the_package_passes_its_own_checks(capsys, monkeypatch):
+    """But for one rule, which is for answers: the package may call torch's ready-made attention."""
+    monkeypatch.setattr(PublicExercise, "rules", lambda exercise: nullcontext())
     checks.kqv_parameters(create_kqv_parameters)
     checks.kqv(kqv)
     checks.attention_scores(attention_scores)
@@ -208,6 +213,49 @@ def test_the_package_passes_its_own_checks(capsys):
     checks.encoder_block_output(TransformerEncoderBlock)
     checks.encoder_block(TransformerEncoderBlock)
     assert capsys.readouterr().out.count("✓") == 21
+
+
+READY_MADE_HEADS = {
+    "function": "F.scaled_dot_product_attention(q, k, v)",
+    "alias": "getattr(F, 'scaled_dot_' 'product_attention')(q, k, v)",
+    "operator": "torch.ops.aten.scaled_dot_product_attention(q, k, v)",
+    "kernel": "torch.ops.aten._scaled_dot_product_attention_math.default(q, k, v)[0]",
+    "vmap": "torch.vmap(F.scaled_dot_product_attention)(q, k, v)",
+    "layer": "nn.MultiheadAttention(v.shape[-1], 1, batch_first=True)(q, k, v)[0]",
+    "layer-made-before": "LAYER(q, k, v)[0]",
+    "encoder-layer": "nn.TransformerEncoderLayer(v.shape[-1], 1, batch_first=True)(q)",
+    "forward-function": "F.multi_head_attention_forward(q, k, v, 11, 1, torch.eye(11).repeat(3, 1), None, None, None, "
+    "False, 0.0, torch.eye(11), None)[0]",
+}
+
+
+@pytest.mark.parametrize("name", READY_MADE_HEADS)
+def test_ready_made_attention_is_refused_with_the_judge_s_sentence(name):
+    head = records()["self-attention"]
+    source = head.model_answer.replace("weights @ v", READY_MADE_HEADS[name])
+    answer = head.answer("LAYER = nn.MultiheadAttention(11, 1, batch_first=True)\n" + source)
+    assert failure(checks.self_attention, answer).hint == READY_MADE
+
+
+def test_a_check_leaves_torch_as_it_was(capsys):
+    before = [vars(layer).copy() for layer in (nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoderLayer)]
+    with pytest.raises(RuntimeError, match="compute it yourself"), refused_attention():
+        nn.Transformer(8, 1)
+    checks.self_attention(records()["self-attention"].answer(records()["self-attention"].model_answer))
+    assert before == [vars(layer) for layer in (nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoderLayer)]
+    x = torch.ones(2, 3, 4)
+    assert nn.functional.scaled_dot_product_attention(x, x, x).equal(x)
+    assert nn.MultiheadAttention(4, 1)(x, x, x)[0].shape == x.shape
+
+
+def test_ready_made_attention_is_refused_only_where_the_exercise_is_about_attention(capsys):
+    block = records()["decoder-block"]
+    ready_made = block.model_answer.replace(
+        "def forward(self, x):", "def forward(self, x):\n        F.scaled_dot_product_attention(x, x, x)"
+    )
+    assert ready_made != block.model_answer
+    checks.decoder_block(block.answer(ready_made))
+    assert capsys.readouterr().out.startswith("✓ decoder-block")
 
 
 def test_the_package_passes_the_checks_of_topic_06(capsys):
@@ -500,7 +548,7 @@ def test_the_readme_shows_what_a_check_really_says(capsys):
     record = records()["self-attention"]
     (unscaled,) = (wrong.source for wrong in record.wrong if wrong.name == "not-scaled")
     assert str(failure(checks.self_attention, record.answer(unscaled))) in readme
-    checks.self_attention(SelfAttention)
+    checks.self_attention(record.answer(record.model_answer))
     assert capsys.readouterr().out in readme
 
 

@@ -13,7 +13,7 @@ from grading.record import SETUP
 from grading.sandbox import missing_walls
 from grading.workers import answer_server
 from transformer_lm import checks
-from transformer_lm.checks.style import statements, style_findings
+from transformer_lm.checks.style import length_of_forward, statements, style_findings
 
 REDUCED = bool(missing_walls())  # these answers are our own, so they may be judged everywhere
 HEAD = records()["self-attention"]
@@ -44,6 +44,35 @@ def test_a_short_and_wrong_answer_gets_no_extra_point():
     assert (
         points(HEAD, SHORT.replace(" = ", "=", 1))["-length"] == 0
     )  # what is taken off for style leaves it less than full
+
+
+COMPARISON = """
+
+head = SelfAttention(4, 3)
+x = torch.randn(2, 5, 4)
+expected = F.scaled_dot_product_attention(head.q(x), head.k(x), head.v(x))
+print(torch.allclose(head(x), expected, atol=1e-6))
+assert torch.allclose(head(x), expected, atol=1e-6)
+"""
+
+
+def test_a_comparison_with_ready_made_attention_below_the_answer_costs_nothing():
+    assert points(HEAD, SHORT + COMPARISON) == points(HEAD, SHORT)
+    few = SHORT.replace("  # (b, n, hidden)", "", 1)  # would not pass for commented, if it were not run
+    assert points(HEAD, few + COMPARISON) == points(HEAD, few)
+
+
+def test_what_a_cell_calls_itself_does_not_count_as_a_shape():
+    unbatched = COMPARISON.replace("2, 5, 4", "5, 4").replace("F.scaled", "abs(1), F.scaled")
+    assert points(HEAD, SHORT + unbatched)["-shapes"] == 0
+
+
+def test_a_comparison_is_not_part_of_a_short_forward():
+    assert statements(SHORT + COMPARISON, "SelfAttention") == statements(SHORT, "SelfAttention") == 3
+    called = SHORT.replace("def forward(self, x):", "def forward(self, x):\n        SelfAttention(4, 3)")
+    assert statements(called, "SelfAttention") > 5
+    for later in ("Again = SelfAttention", "again = lambda: SelfAttention(4, 3)"):  # `__init__` may be called again
+        assert statements(f"{SHORT}\n\n{later}\n", "SelfAttention") > 5
 
 
 @pytest.mark.parametrize(
@@ -348,7 +377,7 @@ def test_the_check_of_style_says_what_to_mend(tmp_path, capsys):
 
 
 def test_the_check_of_length_tells_and_never_fails(tmp_path, capsys):
-    checks.short_forward(written(tmp_path, TIDY))
+    length_of_forward(written(tmp_path, TIDY))
     assert capsys.readouterr().out == "✓ short forward: 1 statement, worth an extra point if all the rest is right.\n"
-    checks.short_forward(written(tmp_path, TIDY.replace("return x", "x = x\n        " * 3 + "return x")))
+    length_of_forward(written(tmp_path, TIDY.replace("return x", "x = x\n        " * 3 + "return x")))
     assert capsys.readouterr().out == "Your forward is 4 statements long; the extra point is for 3 or fewer.\n"

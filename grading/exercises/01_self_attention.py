@@ -10,7 +10,6 @@ from grading.judge import layers, values
 from grading.mistakes import (
     KEYS_AS_VALUES,
     KEYS_VIEWED,
-    READY_MADE,
     SCALED_BY_LENGTH,
     SOFTMAX,
     comment_mistakes,
@@ -23,6 +22,7 @@ from grading.mistakes import (
 )
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
+from transformer_lm.checks.ready_made import READY_MADE
 from transformer_lm.checks.self_attention import (
     ATTENTION_SCORES,
     KQV,
@@ -613,7 +613,6 @@ RECORDS = (
             Part("kqv-check", 1, values),
         ),
         hides=("attention.create_kqv_parameters", "attention.kqv"),
-        forbids_attention=False,
         properties=(SEQUENCES_APART, input_matters("keys", "queries", "values")),
         first_sizes={"b": 2, "n": 5, "input_size": 7, "hidden": 11},
         other_length={"b": 3, "n": 13},
@@ -631,7 +630,6 @@ RECORDS = (
         defines="attention_scores",
         parts=(Part("attention-scores-check", 2, values),),
         hides=("attention.attention_scores", "modeling_attention.SimpleSelfAttention"),
-        forbids_attention=True,
         properties=(SEQUENCES_APART, input_matters("scores")),
         first_sizes={"b": 2, "i": 5, "j": 7, "dh": 11},
         other_length={"b": 3, "i": 13, "j": 17},
@@ -655,7 +653,6 @@ RECORDS = (
             Part("self-attention-check-length", 0, short_forward, runs=False),
         ),
         hides=("modeling_attention.SelfAttention", "modeling_attention._mask_of_padding"),
-        forbids_attention=True,
         properties=(SEQUENCES_APART, input_matters("output")),
         first_sizes={"b": 2, "n": 5, "input_size": 7, "hidden": 11},
         other_length={"b": 3, "n": 13},

@@ -4,6 +4,7 @@ import math
 import random
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from grading.answers import Answer
@@ -15,10 +16,9 @@ from grading.exercises.causal_attention import (
 from grading.exercises.decoder_block import DECODER_BLOCK_RECORD
 from grading.exercises.student_test import STUDENT_TEST_RECORD
 from grading.form import shape_comments, style
-from grading.judge import ALL_RIGHT, as_given, failure_told, part_values, right, values
+from grading.judge import ALL_RIGHT, failure_told, part_values, right, values
 from grading.mistakes import (
     KEYS_AS_VALUES,
-    READY_MADE,
     SOFTMAX,
     comment_mistakes,
     misbehaviours,
@@ -29,8 +29,14 @@ from grading.mistakes import (
 )
 from grading.properties import SEQUENCES_APART, ignores_the_future, input_matters, rows_sum_to_one
 from grading.record import Arrays, Mark, Part, ValueRecord, dyadic, edited, softmax
-from transformer_lm.checks.multi_head_attention import MULTI_HEAD_ATTENTION, MULTI_HEAD_DROPOUT
-from transformer_lm.checks.report import CheckFailed
+from transformer_lm.checks.multi_head_attention import (
+    HALVED,
+    MULTI_HEAD_ATTENTION,
+    MULTI_HEAD_DROPOUT,
+    compare_half,
+    dropout_inputs,
+)
+from transformer_lm.checks.ready_made import READY_MADE
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
@@ -122,39 +128,14 @@ def mixing(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) 
     mark = values(record, part, answer, rng, rule=mixing_is_right)
     if isinstance(mark, Mark) or not mark.startswith(ALL_RIGHT):
         return mark
-    case = draw_for_dropout(rng)
-    inputs = {name: as_given(array) for name, array in case.items()}
-    reply, found = answer.ask("call_as", inputs, name=record.defines, exercise=MULTI_HEAD_DROPOUT.id)
-    output = found.get("outputs/output_half")
-    tried = "MultiHeadSelfAttention(5, 8, 2, dropout=0.5) in train mode"
-    if failure_told(reply) or output is None or output.shape != reference(case)["output"].shape:
-        raise failure_told(reply) or CheckFailed(tried, "no output", "output (b=12, n=3, hidden=8)", HALVED)
-    wrong, dropped = dropped_weights(case, output)
-    if wrong or not 0.3 < dropped < 0.7:
-        yours = f"{wrong:.0%} of the weights are neither dropped nor doubled, {dropped:.0%} are dropped"
-        raise CheckFailed(tried, yours, "0% and about 50%", HALVED)
+    inputs = dropout_inputs(torch.Generator().manual_seed(rng.getrandbits(63)))
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+    reply, found = answer.ask("call_as", arrays, name=record.defines, exercise=MULTI_HEAD_DROPOUT.id)
+    if failure_told(reply):
+        raise failure_told(reply)
+    half, whole = found.get("outputs/output_half"), torch.from_numpy(reference(arrays)["output"])
+    compare_half(inputs, None if half is None else torch.from_numpy(half), whole)
     return mark
-
-
-def draw_for_dropout(rng: random.Random) -> Arrays:
-    """Return a case from whose output the weights can be computed: few positions, and layers that can be undone."""
-    while True:
-        case = draw(rng, {"b": 12, "n": 3, "input_size": 5, "num_heads": 2, "head_size": 4})
-        values = _values(case)
-        if max(np.linalg.cond(case["mix_weight"]), np.linalg.cond(values).max()) < 100:
-            return case
-
-
-def dropped_weights(case: Arrays, output: NDArray[np.float64]) -> tuple[float, float]:
-    """Return which share of the weights behind an output are neither 0 nor doubled, and which share are 0."""
-    heads = (output - case["mix_bias"]) @ np.linalg.inv(case["mix_weight"]).T
-    attended = np.stack(np.split(heads, int(case["num_heads"]), axis=-1), axis=1)  # (b, h, n, dh)
-    values = _values(case)
-    weights = attended @ np.linalg.pinv(values)  # (b, h, n, n)
-    expected = 2 * reference(case)["weights"].reshape(weights.shape)
-    dropped, doubled = np.abs(weights) < 1e-3, np.abs(weights - expected) < 1e-3
-    explained = np.abs(weights @ values - attended).max(axis=-1, keepdims=True) < 1e-2
-    return 1 - float(((dropped | doubled) & explained).mean()), float(dropped.mean())
 
 
 def _values(case: Arrays) -> NDArray[np.float64]:
@@ -205,7 +186,6 @@ MODEL_ANSWER = INIT + FORWARD
 SPLIT = "x.view(b, n, self.num_heads, self.head_size).transpose(1, 2)"
 MIX = "self.mix(att)"
 FILL = "scores.masked_fill(future, -math.inf)"
-HALVED = "With dropout=0.5 in train mode each weight must be dropped or doubled: what do you drop, and how often?"
 DROPPED = "self.dropout(probs) @ v"
 START = "b, n, _ = x.shape\n        k, q, v"
 DIAGONAL = "The mask hides the diagonal: a position may read itself and what came before."
@@ -622,7 +602,6 @@ RECORDS = (
             "modeling_attention.MultiHeadSelfAttention",
             "modeling_attention.CausalSelfAttention",
         ),
-        forbids_attention=True,
         properties=(
             SEQUENCES_APART,
             input_matters("output", "weights", "output_causal", "weights_causal"),

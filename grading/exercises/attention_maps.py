@@ -12,7 +12,7 @@ from grading.mistakes import ERROR, WRAPPER, misbehaviours
 from grading.properties import SEQUENCES_APART, Ask, Property, input_matters, rows_sum_to_one
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
 from transformer_lm.checks.attention_maps import ATTENTION_MAPS, LIST, SHAPES
-from transformer_lm.checks.exercise import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
+from transformer_lm.checks.exercise import AHEAD, CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
@@ -59,10 +59,10 @@ def nothing_ahead(*outputs: str) -> Property:
         found = ask(case)
         return not any(np.triu(found[name], 1).any() for name in outputs)
 
-    return Property("Some weight lies in the future: a causal head gives it exactly 0.", holds)
+    return Property(AHEAD, holds)
 
 
-NOTHING_AHEAD = nothing_ahead("maps")
+NOTHING_AHEAD = nothing_ahead(*ATTENTION_MAPS.causal)
 
 # --- answers ------------------------------------------------------------------------------------
 

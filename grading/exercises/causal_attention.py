@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grading.judge import LONGEST, values
-from grading.mistakes import ERROR, READY_MADE, SOFTMAX, misbehaviours, softmax_mistakes
+from grading.mistakes import ERROR, SOFTMAX, misbehaviours, softmax_mistakes
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
 from transformer_lm.checks.causal_attention import CAUSAL_MASK, MASKED_SELF_ATTENTION, MULTI_HEAD_ATTENTION_LAYER
 from transformer_lm.checks.exercise import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
+from transformer_lm.checks.ready_made import READY_MADE
 
 SHAPES = "Two shapes do not fit together there. Print the shape of each tensor just before that line."
 
@@ -543,7 +544,6 @@ MASKED_SELF_ATTENTION_RECORD = ValueRecord(
     defines="self_attention",
     parts=(Part("masked-self-attention-check", 2, values),),
     hides=("attention.attention_weights", "attention._corner", "attention.self_attention"),
-    forbids_attention=True,
     properties=(SEQUENCES_APART, input_matters("output", "output_masked", "output_masked_apart")),
     first_sizes={"b": 2, "i": 5, "j": 7, "dh": 11},
     other_length={"b": 3, "i": 13, "j": 17},
@@ -870,7 +870,6 @@ MULTI_HEAD_ATTENTION_LAYER_RECORD = ValueRecord(
     defines="multi_head_attention_layer",
     parts=(Part("multi-head-attention-layer-check", 2, values),),
     hides=("attention.self_attention_layer", "attention.multi_head_attention_layer"),
-    forbids_attention=True,
     properties=(SEQUENCES_APART, input_matters("output", "output_masked")),
     first_sizes={"b": 2, "n": 7, "input_size": 11, "num_heads": 5, "head_size": 6},
     other_length={"b": 4, "n": 17},

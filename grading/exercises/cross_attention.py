@@ -7,12 +7,13 @@ from collections.abc import Callable
 import numpy as np
 
 from grading.judge import values
-from grading.mistakes import KEYS_AS_VALUES, KEYS_VIEWED, READY_MADE, misbehaviours, only_in_training, scaling_mistakes
+from grading.mistakes import KEYS_AS_VALUES, KEYS_VIEWED, misbehaviours, only_in_training, scaling_mistakes
 from grading.padding import draw_batch
 from grading.properties import SEQUENCES_APART, Ask, Property, input_matters, rows_sum_to_one, same
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
 from transformer_lm.checks.cross_attention import BOTH, CROSS_ATTENTION, LENGTHS
 from transformer_lm.checks.exercise import OTHER_SIZES
+from transformer_lm.checks.ready_made import READY_MADE
 
 LAYERS = ("k", "q", "v", "mix")
 
@@ -602,7 +603,6 @@ CROSS_ATTENTION_RECORD = ValueRecord(
     title="Cross-attention: the target reads the source",
     defines="MultiHeadCrossAttention",
     parts=(Part("cross-attention-check", 3, values),),
-    forbids_attention=True,
     properties=(
         SEQUENCES_APART,
         input_matters("output", "weights"),

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from grading.judge import part_values
 from grading.mistakes import (
     KEYS_AS_VALUES,
-    READY_MADE,
     SOFTMAX,
     misbehaviours,
     only_in_training,
@@ -22,6 +21,7 @@ from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
 from transformer_lm.checks.exercise import OTHER_SIZES
 from transformer_lm.checks.padded_attention import FULL_ATTENTION, NO_KEY
+from transformer_lm.checks.ready_made import READY_MADE
 
 WHOLE, PADDING = "full-attention-check", "full-attention-padding"
 BOTH = (WHOLE, PADDING)
@@ -358,7 +358,6 @@ FULL_ATTENTION_RECORD = ValueRecord(
         "modeling_attention.split_heads",
         "modeling_attention.merge_heads",
     ),
-    forbids_attention=True,
     properties=(SEQUENCES_APART, input_matters("whole", "padded"), ignores_padding("padded")),
     first_sizes={"b": 4, "n": 7, "num_heads": 3, "head_size": 5},
     other_length={"b": 2, "n": 17},

@@ -48,7 +48,7 @@ def reference_null(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     return null
 
 
-NOTHING_AHEAD = nothing_ahead("null", f"null{ALONE}")
+NOTHING_AHEAD = nothing_ahead(*POSITION_NULL.causal)
 
 # --- answers ------------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from grading.judge import part_values
 from grading.mistakes import (
     KEYS_VIEWED,
-    READY_MADE,
     SCALED_BY_LENGTH,
     SOFTMAX,
     misbehaviours,
@@ -18,6 +17,7 @@ from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited, softmax
 from transformer_lm.checks.exercise import OTHER_SIZES
 from transformer_lm.checks.padded_attention import NO_KEY, SIMPLE_ATTENTION
+from transformer_lm.checks.ready_made import READY_MADE
 
 WHOLE, PADDING = "simple-attention-check", "simple-attention-padding"
 BOTH = (WHOLE, PADDING)
@@ -253,7 +253,6 @@ SIMPLE_ATTENTION_RECORD = ValueRecord(
         "modeling_attention._mask_of_padding",
         "modeling_attention._mask_of_memory",
     ),
-    forbids_attention=True,
     properties=(SEQUENCES_APART, input_matters("whole", "padded"), ignores_padding("padded")),
     first_sizes={"b": 3, "n": 7, "hidden": 5},
     other_length={"b": 2, "n": 13},

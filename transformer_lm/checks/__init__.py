@@ -79,6 +79,7 @@ from transformer_lm.checks.padded_attention import (
 )
 from transformer_lm.checks.padding import PAD_BATCH, pad_batch
 from transformer_lm.checks.random_slices import SLICES, slices
+from transformer_lm.checks.ready_made import READY_MADE
 from transformer_lm.checks.report import CheckFailed
 from transformer_lm.checks.sampling import SAMPLING, sampling
 from transformer_lm.checks.self_attention import (
@@ -95,7 +96,7 @@ from transformer_lm.checks.shape_comments import check_shape_comments
 from transformer_lm.checks.shift_target import SHIFT_TARGET, shift_target
 from transformer_lm.checks.sinusoids import SINUSOIDS, sinusoids
 from transformer_lm.checks.student_test import STUDENT_TEST, student_test
-from transformer_lm.checks.style import short_forward, style
+from transformer_lm.checks.style import length_of_forward, style
 from transformer_lm.checks.target_mask import TARGET_MASK, target_mask
 from transformer_lm.checks.training_run import TRAINING_RUN, training_run
 
@@ -156,6 +157,14 @@ EXERCISES = {
 def shape_comments(exercise: str, answer: Callable) -> None:
     """Check the comments in the student's cell that give shapes, for the exercise with that id."""
     check_shape_comments(EXERCISES[exercise], answer)
+
+
+def short_forward(exercise: str, answer: Callable) -> None:
+    """Say whether the student's `forward` is short enough for an extra point, for the exercise with that id."""
+    if EXERCISES[exercise].calls_ready_made(answer):
+        print(f"There is no extra point: {READY_MADE}")
+    else:
+        length_of_forward(answer)
 
 
 __all__ = [

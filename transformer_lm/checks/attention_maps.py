@@ -59,6 +59,7 @@ ATTENTION_MAPS = PublicExercise(
     build=_build,
     call=_call,
     tried=_tried,
+    causal=("maps",),
 )
 
 

@@ -78,6 +78,7 @@ MASKED_SELF_ATTENTION = PublicExercise(
     build=lambda answer, inputs: answer,
     call=_call_self_attention,
     tried=_tried_self_attention,
+    forbids_attention=True,
 )
 
 # --- multi-head-attention-layer -----------------------------------------------------------------
@@ -113,6 +114,7 @@ MULTI_HEAD_ATTENTION_LAYER = PublicExercise(
     build=_build_layer,
     call=_call_layer,
     tried=_tried_layer,
+    forbids_attention=True,
 )
 
 # --- the checks ---------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ CROSS_ATTENTION = PublicExercise(
     build=_build,
     call=_call,
     tried=_tried,
+    forbids_attention=True,
 )
 
 

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise, load_parameters
+from transformer_lm.checks.exercise import Inputs, PublicExercise, load_parameters, on_device
+from transformer_lm.checks.halved import CLOSE, EXPECTED, dropped_shares, is_halved
 from transformer_lm.checks.multi_head_attention import ALMOST_ALL
 from transformer_lm.checks.padded_attention import at_real_tokens, described_batch
-from transformer_lm.checks.report import CheckFailed, kind
+from transformer_lm.checks.report import CheckFailed, described_errors, kind
 
 NORMS = ("attention_norm", "mlp_norm")
 
@@ -117,7 +119,7 @@ def _call_half(block: nn.Module, inputs: Inputs) -> Iterator[Tensor]:
     yield block.train()(inputs["x"], visible=inputs["visible"])
 
 
-# Its output is random: what was dropped can be told, by whoever knows what the parts find.
+# Its output is random: `check_halves` tells what was dropped.
 ENCODER_DROPOUT = replace(
     ENCODER_BLOCK,
     id="encoder-dropout",
@@ -128,11 +130,70 @@ ENCODER_DROPOUT = replace(
 )
 
 
+HALVED = "With dropout=0.5 in train mode each number that a part finds must be dropped or doubled: what do you drop?"
+TOGETHER = "Numbers are dropped together, such as whole tokens, or all at once: each must be dropped or kept by itself."
+
+
+def check_halves(ask: Callable[[Inputs, str], Tensor], generator: torch.Generator) -> None:
+    """Raise CheckFailed unless a part adds something, half of what each adds is dropped, and nothing else is added.
+
+    `ask` gives a block's "output" without dropout, or "half" with dropout=0.5 in train mode.
+    """
+    added = []
+    for finder, silent in (("attention", ("down",)), ("the feed-forward part", ("attention",))):
+        inputs = _inputs_for_dropout(generator, *silent)
+        whole = ask(inputs, "output") - inputs["x"]
+        added.append(bool(whole.abs().max() > CLOSE))
+        if not added[-1]:
+            continue  # wrong, and nothing to drop
+        tried = f"TransformerEncoderBlock(8, attention, dropout=0.5) in train mode, where only {finder} adds something"
+        wrong, dropped, alone = dropped_shares(ask(inputs, "half") - inputs["x"], whole)
+        yours = f"{wrong:.0%} of what is added is neither dropped nor doubled, {dropped:.0%} is dropped"
+        if not wrong and alone < 0.5:
+            raise CheckFailed(tried, f"{yours}, many numbers together", f"{EXPECTED}, each by itself", TOGETHER)
+        if not is_halved(wrong, dropped):
+            raise CheckFailed(tried, yours, EXPECTED, HALVED)
+    inputs = _inputs_for_dropout(generator, "attention", "down")
+    silent = (ask(inputs, "output") - inputs["x"]).abs().max() < CLOSE
+    if not silent or not any(added):
+        tried = "a block without dropout, whose parts add something or nothing"
+        raise CheckFailed(tried, "what is added is not what the parts find", "x, and what they find", HALVED)
+
+
+def _inputs_for_dropout(generator: torch.Generator, *silent: str) -> Inputs:
+    """Return a case without padding whose layers `silent` give 0, so that not all parts add something."""
+    b, n, hidden = 6, 7, 8
+    shapes = dict.fromkeys(NORMS, (hidden,)) | {"attention": (hidden, hidden)}
+    shapes |= {"up": (4 * hidden, hidden), "down": (hidden, 4 * hidden)}
+    drawn = {f"{layer}_weight": shape for layer, shape in shapes.items()}
+    drawn |= {f"{layer}_bias": shape[:1] for layer, shape in shapes.items()}
+    inputs = {name: torch.rand(shape, generator=generator) - 0.5 for name, shape in drawn.items()}
+    inputs |= {f"{norm}_weight": 1 + inputs[f"{norm}_weight"] for norm in NORMS}
+    inputs |= {name: torch.zeros(shape) for name, shape in drawn.items() if name.rpartition("_")[0] in silent}
+    x = 4 * torch.rand(b, n, hidden, generator=generator) - 2
+    return inputs | {"x": x, "visible": torch.ones(b, n, dtype=torch.bool)}
+
+
+def _check_halves(answer: Callable) -> None:
+    """Raise CheckFailed unless the student's block drops half of what its parts find, with dropout=0.5."""
+
+    def ask(inputs: Inputs, output: str) -> Tensor:
+        given, tried = on_device(inputs), _tried(inputs, output)
+        with described_errors(tried, f"{output}, a tensor"):
+            build = _build_half if output == "half" else lambda *given: _block(*given, "output")
+            found = next(_call_half(build(answer, given), given))
+            if not isinstance(found, Tensor) or found.shape != inputs["x"].shape:
+                raise CheckFailed(tried, f"{output} is {kind(found)}", "output (b, n, hidden)", HALVED)
+        return found.detach().cpu()
+
+    check_halves(ask, torch.Generator().manual_seed(1))
+
+
 def encoder_block_output(answer: Callable) -> None:
     """Check what the student's `TransformerEncoderBlock` computes without dropout."""
-    ENCODER_BLOCK.only("output", "without dropout it is").check(answer)
+    ENCODER_BLOCK.only("without dropout it is", "output").check(answer)
 
 
 def encoder_block(answer: Callable) -> None:
     """Check all of the student's `TransformerEncoderBlock`, with and without dropout, around a simple attention."""
-    ENCODER_BLOCK.check(answer)
+    ENCODER_BLOCK.check(answer, _check_halves)

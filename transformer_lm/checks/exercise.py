@@ -5,7 +5,7 @@ values and the grading agree on: names, sizes, weights, order of arguments. No s
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_lm.checks.diagnosis import compare, compare_gradients
-from transformer_lm.checks.report import CheckFailed, described_errors, passed
+from transformer_lm.checks.ready_made import READY_MADE, refused_attention
+from transformer_lm.checks.report import CheckFailed, described, described_errors, passed
 from transformer_lm.device import best_device
 from transformer_lm.shapes import in_words
 from transformer_lm.test_values import Case, load_frozen
@@ -26,6 +27,7 @@ ONE_SEQUENCE = "Right for a batch, wrong for one sequence alone: look for `squee
 STRIDED = "Wrong for an input that is not contiguous in memory: `view` needs that, `reshape` does not."
 OTHER_LENGTH = "Right for the first length, wrong for a longer one: something is kept from the first call, or fixed."
 OTHER_SIZES = "Right at first, wrong for other sizes and larger numbers: is a number fixed in your code?"
+AHEAD = "Some weight lies in the future: a causal head gives it exactly 0."
 NOT_YOURS = "This is the package's own: write yours in the cell."
 
 
@@ -38,7 +40,8 @@ class PublicExercise:
     inputs are weights. `build` makes from an answer and the inputs what is to be called, usually a module with those
     weights; `call` yields its outputs one after the other; `tried` says in words how an output was made. `products` is
     the number of matrix products that one call may take, where the exercise sets one; `about` names what is checked, if
-    not everything.
+    not everything. Where the exercise `forbids_attention`, torch's ready-made attention is not an answer.
+    The outputs that are `causal`, (..., i, j), are exactly 0 where a key comes after its query.
     """
 
     id: str
@@ -51,18 +54,36 @@ class PublicExercise:
     products: int | None = None
     batched: bool = True
     about: str = ""
+    forbids_attention: bool = False
+    causal: tuple[str, ...] = ()
 
-    def only(self, output: str, about: str) -> "PublicExercise":
-        """Return the exercise with nothing but one of its outputs to look at; `about` names it in words."""
+    def rules(self) -> AbstractContextManager:
+        """Return the `with` in which a check calls an answer: it refuses what the exercise forbids."""
+        return refused_attention() if self.forbids_attention else nullcontext()
+
+    def calls_ready_made(self, answer: object) -> bool:
+        """Return whether an answer calls torch's ready-made attention where the exercise forbids it."""
+        given = on_device(load_frozen(self.id).cases[0].inputs)
+        try:
+            with self.rules():
+                for _ in self.call(self.build(answer, given), given):
+                    pass
+        except Exception as error:  # whatever else goes wrong is told by the check itself
+            return described(error)[1] == READY_MADE
+        return False
+
+    def only(self, about: str, *outputs: str) -> "PublicExercise":
+        """Return the exercise with nothing but some of its outputs to look at; `about` names them in words."""
 
         def call(subject: object, inputs: Inputs) -> Iterator[Tensor]:
-            outputs = zip(self.axes, self.call(subject, inputs), strict=False)
-            yield next(value for name, value in outputs if name == output)
+            found = zip(self.axes, self.call(subject, inputs), strict=False)
+            yield from (value for name, value in found if name in outputs)
 
-        return replace(self, axes={output: self.axes[output]}, trains=(), call=call, about=about)
+        trains = tuple(name for name in self.trains if name in outputs)
+        return replace(self, axes={name: self.axes[name] for name in outputs}, trains=trains, call=call, about=about)
 
-    def check(self, answer: object) -> None:
-        """Print one line if the answer is right however it is called, else raise CheckFailed."""
+    def check(self, answer: object, *more: Callable[[object], None]) -> None:
+        """Print one line if the answer is right however it is called and passes all `more`, else raise CheckFailed."""
         frozen = load_frozen(self.id)
         first, other_length, other_sizes = frozen.cases
         subject = self._check_thoroughly(answer, first, frozen.hints)
@@ -77,18 +98,24 @@ class PublicExercise:
         for case, hint in (*ways, (other_length, OTHER_LENGTH)):
             self._check_again(lambda given: subject, case, hint)
         self._check_again(lambda given: self._built(answer, given), other_sizes, OTHER_SIZES)
+        for check in more:
+            with self.rules():
+                check(answer)
         right = f"{self.about} right for every size tried".strip()
         passed(self.id, f"{right}, and gradients flow." if self.trains else f"{right}.")
 
     def _check_thoroughly(self, answer: object, case: Case, hints: dict[str, str]) -> object:
         """Check outputs, gradients and that the inputs stay as they are; return what was built."""
-        leaves = _on_device(case.inputs)
+        leaves = on_device(case.inputs)
         for leaf in leaves.values():
             leaf.requires_grad_(leaf.is_floating_point())
         given = {name: leaf.clone() for name, leaf in leaves.items()}
         subject = self._built(answer, given)
         outputs = self._compared_outputs(subject, given, case, hints)
         tried = self.tried(given, next(iter(self.axes)))
+        for name in self.causal:
+            if outputs[name].triu(1).any():
+                raise CheckFailed(self.tried(given, name), f"{name} has small weights there", "exactly 0", AHEAD)
         for name, leaf in leaves.items():
             if not torch.equal(given[name], leaf):
                 hint = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
@@ -99,14 +126,14 @@ class PublicExercise:
 
     def _check_again(self, subject_for: Callable[[Inputs], object], case: Case, hint: str) -> None:
         """Check the outputs of one more case; whatever goes wrong now gets this hint."""
-        given = _on_device(case.inputs)
+        given = on_device(case.inputs)
         try:
             self._compared_outputs(subject_for(given), given, case, {})
         except CheckFailed as failed:
             raise CheckFailed(failed.tried, failed.yours, failed.expected, hint) from failed
 
     def _built(self, answer: object, given: Inputs) -> object:
-        with described_errors(self.tried(given, next(iter(self.axes))), "something to call"):
+        with self.rules(), described_errors(self.tried(given, next(iter(self.axes))), "something to call"):
             return self.build(answer, given)
 
     def _compared_outputs(self, subject: object, given: Inputs, case: Case, hints: dict[str, str]) -> Inputs:
@@ -115,7 +142,8 @@ class PublicExercise:
         calls = self.call(subject, given)
         counter = ProductCounter()
         try:
-            with counter if self.products is not None else nullcontext():  # counting slows every operation down
+            counting = counter if self.products is not None else nullcontext()  # it slows every operation down
+            with counting, self.rules():
                 for name, axes in self.axes.items():
                     expected = f"{name} {in_words(case.outputs[name].shape, axes)}"
                     with described_errors(self.tried(given, name), expected):
@@ -161,7 +189,8 @@ def require_own(answer: object) -> None:
         raise CheckFailed(tried, f"it is written in {home}", "it is written in your cell", NOT_YOURS)
 
 
-def _on_device(inputs: Inputs) -> Inputs:
+def on_device(inputs: Inputs) -> Inputs:
+    """Return copies of the inputs on the device that checks use."""
     device = best_device()
     return {name: tensor.to(device, copy=True) for name, tensor in inputs.items()}
 

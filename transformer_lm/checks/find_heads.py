@@ -5,6 +5,8 @@ Axes: b batch, h heads, i position of the query, j of the key, p patterns.
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 
 import torch
 from torch import Tensor
@@ -60,7 +62,8 @@ B, N = 24, 40
 
 def planted_heads(answer: Callable) -> None:
     """Check the student's `find_heads` on a model in which heads were planted: all are found, and no other."""
-    require_own(answer)
+    with redirect_stdout(StringIO()):
+        find_heads(answer)  # a few planted heads show less
     tokenizer, rng = planted_tokenizer(), random.Random(5)
     tokens = torch.tensor([tokenizer.encode(planted_text(rng, N)) for _ in range(B)])
     names = [name for name in PATTERNS if name != INDUCTION]

@@ -5,6 +5,7 @@ of the query, j of the key, n both, c classes.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -67,7 +68,7 @@ def _aggregate(exercise: str, output: str, axes: str, *reads: str) -> PublicExer
 
 OFFSET_PROFILE = _aggregate("offset-profile", "profile", "h n")
 CLASS_MASS = _aggregate("class-mass", "mass", "h c c", "classes")
-POSITION_NULL = _aggregate("position-null", "null", "h i j")
+POSITION_NULL = replace(_aggregate("position-null", "null", "h i j"), causal=("null", "null" + ALONE))
 
 # --- pattern-score ------------------------------------------------------------------------------
 

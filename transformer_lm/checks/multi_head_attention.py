@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 
 from transformer_lm.checks.diagnosis import close
-from transformer_lm.checks.exercise import Inputs, PublicExercise, load_parameters
-from transformer_lm.checks.report import CheckFailed, kind
-from transformer_lm.shapes import describe
+from transformer_lm.checks.exercise import Inputs, PublicExercise, load_parameters, on_device
+from transformer_lm.checks.halved import CLOSE, EXPECTED, dropped_shares, is_halved
+from transformer_lm.checks.report import CheckFailed, described_errors, kind
+from transformer_lm.shapes import describe, in_words
 
 ALMOST_ALL = 1 - 2**-30  # a dropout that leaves nothing over; with 1 itself some would divide by 0
 
@@ -25,7 +27,7 @@ def _tried(inputs: Inputs, output: str) -> str:
     sizes = ", ".join(map(str, _sizes(inputs)))
     x = describe("x", inputs["x"], "b n input_size") + (", return_attention=True" if name == "weights" else "")
     made = f"MultiHeadSelfAttention({sizes}{options.get(suffix, '')}){mode.get(suffix, '')}"
-    return f"{made} with frozen weights on {x}"
+    return f"{made} on {x}" if suffix == "half" else f"{made} with frozen weights on {x}"
 
 
 def _weights_by_name(inputs: Inputs) -> Inputs:
@@ -82,7 +84,11 @@ MULTI_HEAD_ATTENTION = PublicExercise(
     build=_build,
     call=_call,
     tried=_tried,
+    forbids_attention=True,
 )
+
+
+HALVED = "With dropout=0.5 in train mode each weight must be dropped or doubled: what do you drop, and how often?"
 
 
 def _build_half(answer: Callable, inputs: Inputs) -> nn.Module:
@@ -94,7 +100,7 @@ def _call_half(module: nn.Module, inputs: Inputs) -> Iterator[Tensor]:
     yield module.train()(inputs["x"])
 
 
-# Its output is random: what it is made of can be told, by whoever knows the weights and the values.
+# Its output is random, but for the inputs of `dropout_inputs` it shows the weights.
 MULTI_HEAD_DROPOUT = replace(
     MULTI_HEAD_ATTENTION,
     id="multi-head-dropout",
@@ -105,16 +111,64 @@ MULTI_HEAD_DROPOUT = replace(
 )
 
 
+def dropout_inputs(generator: torch.Generator) -> Inputs:
+    """Return a case whose output shows the weights of each head, twice: each key has two ones of its own as its value.
+
+    The last n features of x number the positions, and the others are random; the last layer changes nothing.
+    """
+    b, n, random_size, num_heads = 12, 3, 5, 2
+    hidden = num_heads * 2 * n
+    layers = {
+        "k": torch.rand(hidden, random_size + n, generator=generator) - 0.5,
+        "q": torch.rand(hidden, random_size + n, generator=generator) - 0.5,
+        "v": torch.cat([torch.zeros(hidden, random_size), torch.eye(n).repeat(num_heads * 2, 1)], dim=1),
+        "mix": torch.eye(hidden),
+    }
+    x = torch.rand(b, n, random_size, generator=generator) - 0.5
+    inputs = {"x": torch.cat([x, torch.eye(n).expand(b, n, n)], dim=2), "num_heads": torch.tensor(num_heads)}
+    inputs |= {f"{layer}_weight": weight for layer, weight in layers.items()}
+    return inputs | {f"{layer}_bias": torch.zeros(hidden) for layer in layers}
+
+
+def compare_half(inputs: Inputs, half: object, whole: Tensor) -> None:
+    """Raise CheckFailed unless an output for `dropout_inputs` with dropout=0.5 is made of half the weights, doubled.
+
+    `whole` is the output without dropout.
+    """
+    tried, words = _tried(inputs, "output_half"), in_words(whole.shape, "b n hidden")
+    if not isinstance(half, Tensor) or half.shape != whole.shape:
+        raise CheckFailed(tried, f"output_half is {kind(half)}", f"output_half is a tensor {words}", HALVED)
+    (first, second), (weights, _) = (
+        output.detach().double().cpu().unflatten(-1, (int(inputs["num_heads"]), 2, -1)).unbind(-2)
+        for output in (half, whole)
+    )
+    torn = (first - second).abs() >= CLOSE
+    wrong, dropped, _ = dropped_shares(first.masked_fill(torn, torch.nan), weights)
+    if not is_halved(wrong, dropped):
+        yours = f"{wrong:.0%} of the weights are neither dropped nor doubled, {dropped:.0%} are dropped"
+        raise CheckFailed(tried, yours, EXPECTED, HALVED)
+
+
+def _check_half(answer: Callable) -> None:
+    """Raise CheckFailed unless the student's dropout is one of the weights, as is said by its own output without it."""
+    inputs = on_device(dropout_inputs(torch.Generator().manual_seed(1)))
+    tried = _tried(inputs, "output_half")
+    with described_errors(tried, "output_half, a tensor"):
+        without = load_parameters(answer(*_sizes(inputs)), _weights_by_name(inputs), _tried(inputs, "output"))
+        half, whole = next(_call_half(_build_half(answer, inputs), inputs)), without(inputs["x"])
+    compare_half(inputs, half, whole)
+
+
 def multi_head_scores(answer: Callable) -> None:
     """Check the scores of the student's `MultiHeadSelfAttention`, by the weights that come of them."""
-    MULTI_HEAD_ATTENTION.only("weights", "the scores are").check(answer)
+    MULTI_HEAD_ATTENTION.only("the scores are", "weights").check(answer)
 
 
 def multi_head_mask(answer: Callable) -> None:
     """Check the mask of the student's `MultiHeadSelfAttention`, by the weights with causal=True."""
-    MULTI_HEAD_ATTENTION.only("weights_causal", "the mask is").check(answer)
+    MULTI_HEAD_ATTENTION.only("the mask is", "weights", "weights_causal").check(answer)
 
 
 def multi_head_attention(answer: Callable) -> None:
     """Check all of the student's `MultiHeadSelfAttention`: outputs and weights, mask and dropout."""
-    MULTI_HEAD_ATTENTION.check(answer)
+    MULTI_HEAD_ATTENTION.check(answer, _check_half)

@@ -26,24 +26,31 @@ FILE = "<shape comments>"
 def observe(source: str, name: str, namespace: dict, run: Callable[[object], None]) -> list[dict]:
     """Return what happens in each call of a function of the cell while `run` is given what the cell defines as `name`.
 
-    The cell runs in a copy of the namespace, without expressions of its own and without what it prints. Each call is a
-    dict: the line of its function, the ints by name (`values`), those of self (`attributes`), and its `statements`.
+    The cell runs in a copy of the namespace, without expressions of its own and without what it prints; what it calls
+    itself is not noted, and whatever follows the definition may raise. Each call is a dict: the line of its
+    function, the ints by name (`values`), those of self (`attributes`), and its `statements`.
 
-    Raises ValueError if the cell is not Python, or defines no such name; and whatever the cell or `run` raises.
+    Raises ValueError if the cell is not Python, or defines no such name; and whatever raises before it is defined, or
+    in `run`.
     """
     text = without_magics(source)
     tree = ast.parse(text)
     tree.body = [statement for statement in tree.body if not isinstance(statement, ast.Expr)]
     tree = ast.fix_missing_locations(_Instrumented().visit(tree))
     linecache.cache[FILE] = (len(text), None, text.splitlines(keepends=True), FILE)  # for tracebacks
-    recorder = Recorder()
-    inside = {key: value for key, value in namespace.items() if key != name} | {RECORDER: recorder}
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), recorder:
+    inside = {key: value for key, value in namespace.items() if key != name} | {RECORDER: Recorder()}
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore", SyntaxWarning)
-        exec(compile(tree, FILE, "exec", dont_inherit=True), inside)
+        try:
+            exec(compile(tree, FILE, "exec", dont_inherit=True), inside)
+        except Exception:
+            if name not in inside:
+                raise
         if name not in inside:
             raise ValueError(f"the cell must define {name}, got {_defined(tree) or 'nothing'}.")
-        run(inside[name])
+        inside[RECORDER] = recorder = Recorder()
+        with recorder:
+            run(inside[name])
     return recorder.calls
 
 

@@ -60,6 +60,7 @@ SIMPLE_ATTENTION = PublicExercise(
     build=_build_simple,
     call=lambda layer, inputs: _call(layer, inputs, _tried_simple(inputs, "padded")),
     tried=_tried_simple,
+    forbids_attention=True,
 )
 
 # --- full-attention -----------------------------------------------------------------------------
@@ -85,6 +86,7 @@ FULL_ATTENTION = PublicExercise(
     build=_build_full,
     call=lambda layer, inputs: _call(layer, inputs, _tried_full(inputs, "padded")),
     tried=_tried_full,
+    forbids_attention=True,
 )
 
 # --- the checks ---------------------------------------------------------------------------------
@@ -92,7 +94,7 @@ FULL_ATTENTION = PublicExercise(
 
 def simple_attention_whole(answer: Callable) -> None:
     """Check the student's `SimpleSelfAttention` on sequences without padding."""
-    SIMPLE_ATTENTION.only("whole", "without padding it is").check(answer)
+    SIMPLE_ATTENTION.only("without padding it is", "whole").check(answer)
 
 
 def simple_attention(answer: Callable) -> None:
@@ -102,7 +104,7 @@ def simple_attention(answer: Callable) -> None:
 
 def full_attention_whole(answer: Callable) -> None:
     """Check the student's `FullSelfAttention` on sequences without padding."""
-    FULL_ATTENTION.only("whole", "without padding it is").check(answer)
+    FULL_ATTENTION.only("without padding it is", "whole").check(answer)
 
 
 def full_attention(answer: Callable) -> None:

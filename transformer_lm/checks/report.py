@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from transformer_lm.checks.ready_made import READY_MADE
+
 NOT_THEIRS = {Path(__file__).parents[1], Path(torch.__file__).parent}  # folders whose lines a student did not write
 
 
@@ -63,6 +65,8 @@ def described(error: Exception) -> tuple[str, str]:
     if isinstance(error, NotImplementedError) and theirs and not message:
         return f"raises NotImplementedError in {theirs[-1].name}", "Replace that line by your code."
     where = f" in `{theirs[-1].line}`" if theirs and theirs[-1].line else ""
+    if message == READY_MADE:
+        return f"calls torch's ready-made attention{where}", READY_MADE
     yours = f"raises {type(error).__name__}{where}: {message}".rstrip(": ")
     if "inplace operation" in message:
         return (

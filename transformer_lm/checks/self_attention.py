@@ -64,6 +64,7 @@ ATTENTION_SCORES = PublicExercise(
     build=lambda answer, inputs: answer,
     call=_call_scores,
     tried=_tried_scores,
+    forbids_attention=True,
 )
 
 
@@ -91,6 +92,7 @@ SELF_ATTENTION = PublicExercise(
     build=_build_self_attention,
     call=_call_self_attention,
     tried=_tried_self_attention,
+    forbids_attention=True,
 )
 
 

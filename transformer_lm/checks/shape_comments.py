@@ -92,8 +92,9 @@ def check_shape_comments(exercise: PublicExercise, answer: Callable) -> None:
     expected = "a right shape for each tensor"
 
     def run(observed: object) -> None:
-        for _ in exercise.call(exercise.build(observed, inputs), inputs):
-            pass
+        with exercise.rules():
+            for _ in exercise.call(exercise.build(observed, inputs), inputs):
+                pass
 
     with described_errors(tried, expected):
         source = cell_source(answer)

@@ -71,10 +71,11 @@ def style(answer: Callable) -> None:
 
 
 def statements(source: str, name: str) -> int | None:
-    """Return how many statements a cell takes that defines a class, apart from docstrings, imports and its `__init__`.
+    """Return how many statements a cell takes that defines a class, apart from docstrings, imports and what runs once.
 
-    A lambda, a `:=` and a `for` over values that stand there count like a statement. What an `__init__` defines for
-    later counts too, functions, classes and lambdas with all that they hold, and all of it if it may be called again.
+    That is its `__init__`, unless it may be called again, and what is not part of a function or class, such as a
+    comparison below the class. What either defines for later counts, functions, classes and lambdas with all that they
+    hold. A lambda, a `:=` and a `for` over values that stand there count like a statement.
     None if the cell does not define the class, or is not Python.
     """
     tree = parsed(source)
@@ -87,18 +88,27 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def _nodes_that_count(tree: ast.Module, name: str) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree, without those that only the `__init__` of a class runs."""
+    """Yield the nodes of a tree, without those that run only once: in the `__init__` of a class, or with the cell."""
     own = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
     inits = {id(node) for each in own for node in each.body if getattr(node, "name", "") == "__init__"}
-    inits = set() if any(_makes_another(node, name) for node in ast.walk(tree)) else inits
-    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
+    tried = _called_once(tree)
+    if any(_makes_another(node, name) for node in ast.walk(tree) if id(node) not in tried):
+        inits = set()
+    waiting: list[tuple[ast.AST, bool]] = [(tree, True)]
     while waiting:
-        node, in_init = waiting.pop()
+        node, runs_once = waiting.pop()
         if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
-            in_init = id(node) in inits
-        if not in_init:
+            runs_once = id(node) in inits
+        if not runs_once:
             yield node
-        waiting += [(child, in_init) for child in ast.iter_child_nodes(node)]
+        waiting += [(child, runs_once) for child in ast.iter_child_nodes(node)]
+
+
+def _called_once(tree: ast.Module) -> set[int]:
+    """Return the nodes of what a cell itself calls by name, such as a class that it tries out below."""
+    defines = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
+    plain = [each for each in tree.body if not any(isinstance(node, defines) for node in ast.walk(each))]
+    return {id(node.func) for each in plain for node in ast.walk(each) if isinstance(node, ast.Call)}
 
 
 def _makes_another(node: ast.AST, name: str) -> bool:
@@ -123,7 +133,7 @@ def unread(source: str) -> str:
     return found[0] if found else ""
 
 
-def short_forward(answer: Callable) -> None:
+def length_of_forward(answer: Callable) -> None:
     """Say whether the student's `forward` is short enough for an extra point."""
     source = cell_source(answer)
     count = statements(source, answer.__name__)
