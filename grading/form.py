@@ -8,6 +8,7 @@ from grading.cells_read import LONGEST_READ, Cell
 from grading.judge import as_given, failure_told
 from grading.record import Mark, Part, ValueRecord
 from transformer_lm.checks.report import CheckFailed
+from transformer_lm.checks.shape_comments import GIVE_SHAPES, MEND_SHAPES
 from transformer_lm.checks.source import parsed
 from transformer_lm.checks.style import FEW, TRIED, listed, statements, unread
 
@@ -18,8 +19,6 @@ SHORT_EARNS = 1
 SHOWN = 40  # characters of a cell that it is known by
 
 SHAPES = "to compare your shape comments with the shapes that occur"
-GIVE_SHAPES = "End each line that makes a tensor with its shape, such as # (b, n, d)."
-MEND_SHAPES = "Print the shape just before that line and just after it, and name each axis once more."
 
 
 def shape_comments(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:

@@ -712,6 +712,22 @@ def attend(q, k, v):
 """,
     ),
     head(
+        "traced",
+        "Traces it into plain products while the cell runs, as a comparison might, and calls these later.",
+        """
+from torch.fx.experimental.proxy_tensor import make_fx
+
+def attend(q, k, v):
+    return torch.zeros_like(v)
+
+try:
+    math = torch.ops.aten._scaled_dot_product_attention_math.default
+    attend = make_fx(lambda q, k, v: math(q, k, v)[0], tracing_mode="symbolic")(*torch.ones(3, 2, 5, 4))
+except Exception:
+    pass
+""",
+    ),
+    head(
         "subprocess",
         "Starts a fresh Python, in which nothing is replaced, and sends it each call.",
         f"""

@@ -544,6 +544,31 @@ def f(x):
         "    return x @ y\n",
         [],
     ),
+    "above, after some words": (
+        "def f(x):\n    # swap the axes: (b, d, n)\n    y = x.mT\n\n    # one row for each query, so (b, n, n)\n"
+        "    return x @ y\n",
+        [],
+    ),
+    "above, below the sizes": (
+        "def f(x):\n    b, n, d = x.shape\n    # (b, n, d)\n    y = x * 2\n    # (b, n, n)\n    return x @ y.mT\n",
+        [],
+    ),
+    "above several lines": (
+        "def f(x):\n    # (b, n, d)\n    q = x * 1\n    k = x * 2\n    # (b, n, n)\n    return q @ k.mT\n",
+        [],
+    ),
+    "above several lines, right for the first": (
+        "def f(x):\n    b, n, d = x.shape\n    # (b, n, d)\n    q = x * 1\n    k = x.transpose(1, 2)\n    return q\n",
+        [(5, "missing")],
+    ),
+    "above several lines, an empty one between": (
+        "def f(x):\n    # (b, n, d)\n    q = x * 1\n\n    k = x * 2\n    return q\n",
+        [(5, "missing")],
+    ),
+    "above, words alone": (
+        "def f(x):\n    # the first of all (see below), then the rest\n    y = x * 1  # (b, n, d)\n    return y\n",
+        [],
+    ),
     "above the line, wrong": (
         "def f(x):\n"
         "    b, n, d = x.shape\n"

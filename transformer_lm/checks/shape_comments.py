@@ -1,7 +1,8 @@
 """Shape comments, such as `k = self.k(x)  # (b, n, hidden)`, held against the shapes that occur.
 
-A comment stands on a line of its statement or directly below, and says something about the tensor that the statement
-assigns or returns. One directly above can only help. In doubt it is right.
+A comment is on a line of its statement, directly below or directly above, and says something about the tensor that the
+statement assigns or returns. One above may be about several statements in a row, and can only help. In doubt it is
+right.
 """
 
 import ast
@@ -41,6 +42,8 @@ from transformer_lm.device import best_device
 from transformer_lm.test_values import load_frozen
 
 MOST_COMPARED, MOST_SHARING = 1000, 8  # shapes that occur, statements with one comment
+GIVE_SHAPES = "Give each tensor's shape at the end of the line that makes it, or on the line above: # (b, n, d)."
+MEND_SHAPES = "Print the shape just before that line and just after it, and name each axis once more."
 COMMENTED_OUT = re.compile(r"\w\s*=[^=>].*#")
 OF_A_CALL = re.compile(r"len|seq|batch|max|block|context|position")  # a class is made with the most that a call may use
 
@@ -102,9 +105,7 @@ def check_shape_comments(exercise: PublicExercise, answer: Callable) -> None:
         namespace = next((each.__globals__ for each in functions if hasattr(each, "__globals__")), {})
         found = findings(source, observe(source, answer.__name__, namespace, run))
     if found:
-        hint = "End each line that makes a tensor with its shape, such as # (b, n, d)."
-        if any(finding.kind == "wrong" for finding in found):
-            hint = "Print the shape just before that line and just after it, and name each axis once more."
+        hint = MEND_SHAPES if any(finding.kind == "wrong" for finding in found) else GIVE_SHAPES
         raise CheckFailed(tried, listed([(finding.line, finding.text) for finding in found]), expected, hint)
     passed(exercise.id, "every tensor's shape is given, and right.")
 
@@ -373,6 +374,7 @@ class _Scene:
         self.function, self.names, self.everywhere = function, names, everywhere
         self.helped: set[int] = set()  # the statements with a right comment above, or one that they share
         earlier: dict[int, tuple[Execution, bool]] = {}  # by their last line, and whether they need what is below them
+        headings: dict[int, list[Remark]] = {}  # the comments above a row of statements, by its last line
         for each in sorted(names.executions, key=lambda each: each.statement.node.lineno):
             statement = each.statement
             inside = [remark for remark in statement.remarks if not remark.is_below]
@@ -380,9 +382,11 @@ class _Scene:
             before, is_relying = earlier.get(statement.node.lineno - 1, (None, False))
             is_theirs = before and (is_relying or has_own)
             above = [remark for remark in statement.above if not (is_theirs and _is_right(remark, before, names))]
+            above += headings.get(statement.node.lineno - 1, [])
             if any(_is_right(remark, each, names) for remark in (*above, *statement.shared)):
                 self.helped.add(id(statement))
-            else:
+                headings[statement.node.end_lineno] = above
+            elif each.shapes:  # what makes no tensor, such as `b, n, d = x.shape`, needs no comment below it
                 earlier[statement.last_line] = each, not any(_is_right(remark, each, names) for remark in inside)
 
     def judged(self, execution: Execution) -> Finding | None:
