@@ -279,11 +279,12 @@ class _Trial:
         except CheckFailed as failed:
             raise CheckFailed(failed.tried, failed.yours, failed.expected, hint) from failed
 
-    def broken_property(self, case: Arrays) -> str | None:
-        """Return the hint of the first property that the answer, as it was built last, does not have."""
+    def broken_property(self, case: Arrays, output: str = "") -> str | None:
+        """Return the hint of the first property that the answer, as it was built last, or one output, does not have."""
 
         def ask(changed: Arrays) -> Arrays:
-            return self._outputs(changed, evaluate=True)[0]
+            found = self._outputs(changed, evaluate=True)[0]
+            return {output: found[output]} if output else found
 
         for rule in self.record.properties:
             try:
@@ -371,9 +372,9 @@ class _Trial:
         hints = {wrong.name: wrong.hint for wrong in self.record.wrong}
         theirs = _tensors(outputs)
         return (
-            known_mistake(theirs, name, known, hints)
+            known_mistake(theirs, name, known, hints, self.record.public.together(name))
             or self._differs_again(outputs, case)
-            or self.broken_property(case)
+            or self.broken_property(case, name)
             or general_hint(theirs[name], known.outputs[name])
         )
 
@@ -387,7 +388,7 @@ class _Trial:
         )
 
     def _tried(self, case: Arrays, output: str) -> str:
-        return self.record.public.tried(_tensors(case), output).replace("frozen weights", "drawn weights")
+        return self.record.public.tried(_tensors(case), output)
 
 
 def tolerances(record: ValueRecord, case: Arrays, rng: random.Random) -> dict[str, float]:

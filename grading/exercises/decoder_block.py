@@ -242,7 +242,7 @@ MISBEHAVING = (
     ),
     edited(
         "a-norm-missing",
-        "Keep __init__ as it was given: the check puts frozen weights into the two norms that it makes.",
+        "Keep __init__ as it was given: the check puts weights of its own into the two norms that it makes.",
         MODEL_ANSWER,
         ("self.mlp_norm = nn.LayerNorm(hidden)", "self.mlp_norm = nn.Identity()"),
     ),

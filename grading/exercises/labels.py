@@ -79,7 +79,7 @@ WRONG = (
     ),
     wrong(
         "both-without-the-first",
-        "Inputs and labels both lack the first token: they are the same, and nothing is left to predict.",
+        "The inputs lack the first token: the model would read at each position what it should predict there.",
         inputs="batch[:, 1:]",
     ),
     wrong(
@@ -118,7 +118,7 @@ WRONG = (
     ),
     wrong(
         "inputs-not-cut",
-        "There is an input more than there are labels: what should follow the last token is not known.",
+        "The last token of each sequence is among the inputs: what should follow it is not known.",
         inputs="batch",
     ),
     wrong(

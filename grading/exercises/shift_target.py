@@ -169,7 +169,7 @@ WRONG = (
     ),
     wrong(
         "whole-sentence-as-inputs",
-        "The inputs hold END and have a place more than the labels: after END there is nothing to say.",
+        "The inputs hold END and have a position too many: after END there is nothing to say.",
         returned="F.pad(labels, (1, 0), value=start), labels",
     ),
     wrong(
@@ -238,7 +238,7 @@ WRONG = (
     ),
     wrong(
         "last-place-comes-first",
-        "The inputs are the labels, rolled: they begin with what stood last in the row, and START is nowhere.",
+        "The inputs begin with the last token of the labels: rolling wraps around, and START is nowhere.",
         labels="longer.scatter(1, lengths, end)\n    inputs = labels.roll(1, dims=1)",
     ),
     wrong(

@@ -18,7 +18,7 @@ SHAPES = "The tensors of the list have several shapes: the weights of every bloc
 
 
 def _tried(inputs: Inputs, output: str) -> str:
-    blocks = f"{len(inputs['attention_q_weight'])} blocks of {int(inputs['num_heads'])} heads with frozen weights"
+    blocks = f"{len(inputs['attention_q_weight'])} blocks of {int(inputs['num_heads'])} heads with given weights"
     return f"attention_maps({blocks}, {describe('x', inputs['x'], 'b n hidden')})"
 
 
@@ -64,6 +64,6 @@ ATTENTION_MAPS = PublicExercise(
 
 
 def attention_maps(answer: Callable) -> None:
-    """Check the student's `attention_maps`, on decoder blocks of the package with frozen weights."""
+    """Check the student's `attention_maps`, on decoder blocks of the package with given weights."""
     require_own(answer)
     ATTENTION_MAPS.check(answer)

@@ -113,6 +113,7 @@ BEAM_SEARCH = PublicExercise(
     call=_call,
     tried=_tried,
     batched=False,
+    returned_together=tuple((f"{search}_tokens", f"{search}_score") for search in SEARCHES),
 )
 
 

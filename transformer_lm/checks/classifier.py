@@ -74,7 +74,7 @@ def _tried_classifier(inputs: Inputs, output: str) -> str:
     sizes = ", ".join(map(str, _classifier_sizes(inputs)))
     layers = f", {len(SHARES)} layers" if output == "logits_layered" else ""
     tokens = describe("tokens", inputs["tokens"], "b n")
-    return f"SequenceClassifier({sizes}, pad={int(inputs['pad'])}, pool{layers}) with frozen weights on {tokens}"
+    return f"SequenceClassifier({sizes}, pad={int(inputs['pad'])}, pool{layers}) with given weights on {tokens}"
 
 
 def _build_classifier(answer: Callable, inputs: Inputs) -> nn.ModuleDict:
@@ -135,7 +135,7 @@ def _tried_positions(inputs: Inputs, output: str) -> str:
     max_len, hidden = inputs["positions_weight"].shape
     x, visible = _given_positions(inputs, output)
     given = describe("x", x, "b n hidden") + ("" if visible is None else f", {describe('visible', visible, 'b n')}")
-    return f"PositionEmbedding({max_len}, {hidden}) with frozen weights on {given}"
+    return f"PositionEmbedding({max_len}, {hidden}) with given weights on {given}"
 
 
 def _build_positions(answer: Callable, inputs: Inputs) -> nn.Module:

@@ -16,7 +16,7 @@ def _tried(inputs: Inputs, output: str) -> str:
     sizes = f"{len(inputs['q_weight'])}, {int(inputs['num_heads'])}"
     x, memory = (describe(name, inputs[name], f"b {length} hidden") for name, length in (("x", "n"), ("memory", "m")))
     real = ", ".join(str(length) for length in inputs["visible"].sum(dim=1).tolist())
-    return f"MultiHeadCrossAttention({sizes}) with frozen weights on {x} and {memory}, {real} positions visible"
+    return f"MultiHeadCrossAttention({sizes}) with given weights on {x} and {memory}, {real} positions visible"
 
 
 def _build(answer: Callable, inputs: Inputs) -> nn.Module:

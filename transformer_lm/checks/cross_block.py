@@ -23,7 +23,7 @@ MODES = "Train and eval mode give different results: a mask, or a part, is left 
 MASKS = "The masks are exchanged, or one has lost an axis: attention takes target_visible, the other source_visible."
 EXCHANGED = "Source and target are exchanged: the target asks, so x comes first, and memory is what is read."
 NOT_MEMORY = "What cross-attention reads is not as long as its mask: memory is to be read, with its own mask."
-GIVEN = "Keep __init__ as it was given: the check puts frozen weights into the three norms that it makes."
+GIVEN = "Keep __init__ as it was given: the check puts weights of its own into the three norms that it makes."
 
 
 class MeanOfVisible(nn.Module):
@@ -77,7 +77,7 @@ def _tried(inputs: Inputs, output: str) -> str:
     hidden, _ = _sizes(inputs)
     x, memory = (describe(name, inputs[name], f"b {length} hidden") for name, length in (("x", "n"), ("memory", "m")))
     made = f"CrossDecoderBlock({hidden}, attention, cross_attention, mlp)"
-    return f"{made} with frozen weights on {x} and {memory} with their masks"
+    return f"{made} with given weights on {x} and {memory} with their masks"
 
 
 def _weights(inputs: Inputs, *layers: str) -> Inputs:

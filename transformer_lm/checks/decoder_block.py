@@ -32,7 +32,7 @@ def _sizes(inputs: Inputs) -> tuple[int, int]:
 def _tried(inputs: Inputs, output: str) -> str:
     hidden, _ = _sizes(inputs)
     x = describe("x", inputs["x"], "b n hidden")
-    return f"TransformerDecoderBlock({hidden}, attention, mlp) with frozen weights on {x}"
+    return f"TransformerDecoderBlock({hidden}, attention, mlp) with given weights on {x}"
 
 
 def _weights(inputs: Inputs, *layers: str) -> Inputs:
@@ -59,7 +59,7 @@ def _check_norm(tried: str, name: str, norm: object, hidden: int) -> None:
     if isinstance(norm, nn.LayerNorm) and norm.normalized_shape == (hidden,) and norm.bias is not None:
         return
     yours = repr(norm) if isinstance(norm, nn.Module) else kind(norm)
-    hint = "Keep __init__ as it was given: the check puts frozen weights into the two norms that it makes."
+    hint = "Keep __init__ as it was given: the check puts weights of its own into the two norms that it makes."
     raise CheckFailed(tried, f"self.{name} is {yours}", f"self.{name} is nn.LayerNorm({hidden})", hint)
 
 

@@ -14,15 +14,26 @@ GRADIENT = 1e-4  # relative to the largest gradient
 SHOWN = 4  # entries of a wrong row; the first wrong one is among them
 
 
-def compare(tried: str, name: str, axes: str, outputs: dict[str, object], case: Case, hints: dict[str, str]) -> None:
-    """Raise CheckFailed if the output `name` differs from the case's; say which known mistake explains it, if any."""
+def compare(
+    tried: str,
+    name: str,
+    axes: str,
+    outputs: dict[str, object],
+    case: Case,
+    hints: dict[str, str],
+    together: tuple[str, ...] = (),
+) -> None:
+    """Raise CheckFailed if the output `name` differs from the case's; say which known mistake explains it, if any.
+
+    The outputs `together` come from the same call.
+    """
     yours, expected = outputs[name], case.outputs[name]
     words = in_words(expected.shape, axes)
     if not isinstance(yours, Tensor):
         hint = f"Return {name} itself, as one torch tensor."
         raise CheckFailed(tried, f"{name} is {kind(yours)}", f"{name} is a tensor {words}", hint)
     if not close(yours, expected):
-        hint = known_mistake(outputs, name, case, hints) or general_hint(yours, expected)
+        hint = known_mistake(outputs, name, case, hints, together) or general_hint(yours, expected)
         if yours.shape != expected.shape:
             raise CheckFailed(tried, f"{name} of shape {tuple(yours.shape)}", f"{name} of shape {words}", hint)
         *row, entry = distant(yours, expected).nonzero()[0].tolist()
@@ -59,15 +70,32 @@ def _gradients(output: Tensor, leaves: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(loss, leaves, retain_graph=True, materialize_grads=True))
 
 
-def known_mistake(outputs: dict[str, object], wrong: str, case: Case, hints: dict[str, str]) -> str | None:
-    """Return the hint of the known mistake that explains the wrong output, those before it, and most after it."""
+def known_mistake(
+    outputs: dict[str, object], wrong: str, case: Case, hints: dict[str, str], together: tuple[str, ...] = ()
+) -> str | None:
+    """Return the hint of the known mistake that explains the wrong output, those before it, and most after it.
+
+    The outputs `together` come from the same call: each must be as that mistake makes it, or another known mistake
+    must explain it, one that leaves the wrong output as it should be.
+    """
     names = list(outputs)
+    needed = {*names[: names.index(wrong) + 1], *together} & outputs.keys()
     explained = {}
     for mistake in case.mistakes.get(wrong, {}):
-        alike = [_explains(mistake, name, outputs[name], case) for name in names]
-        if all(alike[: names.index(wrong) + 1]):
-            explained[mistake] = sum(alike)
+        alike = {name for name in names if _explains(mistake, name, outputs[name], case)}
+        if wrong in alike and all(_has_its_own(name, mistake, wrong, outputs, case) for name in needed - alike):
+            explained[mistake] = len(alike)
     return hints.get(max(explained, key=explained.get)) if explained else None
+
+
+def _has_its_own(name: str, mistake: str, wrong: str, outputs: dict[str, object], case: Case) -> bool:
+    """Return whether an output after the wrong one has a mistake of its own, and each of the two changes only one."""
+    if list(outputs).index(name) < list(outputs).index(wrong) or mistake in case.mistakes.get(name, {}):
+        return False
+    return any(
+        other not in case.mistakes[wrong] and _explains(other, name, outputs[name], case)
+        for other in case.mistakes.get(name, {})
+    )
 
 
 def _explains(mistake: str, name: str, yours: object, case: Case) -> bool:

@@ -29,7 +29,7 @@ def _sizes(inputs: Inputs) -> tuple[int, int, int]:
 
 def _tried(inputs: Inputs, output: str) -> str:
     sizes = ", ".join(map(str, _sizes(inputs)))
-    return f"Embed({sizes}) with frozen weights on {describe('tokens', _given(inputs, output), 'b n')}"
+    return f"Embed({sizes}) with given weights on {describe('tokens', _given(inputs, output), 'b n')}"
 
 
 def _build(answer: Callable, inputs: Inputs) -> nn.Module:

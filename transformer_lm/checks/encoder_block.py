@@ -37,7 +37,7 @@ def _tried(inputs: Inputs, output: str) -> str:
         "half": ", dropout=0.5) in train mode",
     }[output]
     return (
-        f"TransformerEncoderBlock({hidden}, attention{dropout} with frozen weights "
+        f"TransformerEncoderBlock({hidden}, attention{dropout} with given weights "
         f"on {described_batch(inputs, padded=True)}"
     )
 

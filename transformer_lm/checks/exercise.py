@@ -1,4 +1,4 @@
-"""How an answer is called and checked: build it, give it frozen weights, call it in several ways, compare.
+"""How an answer is called and checked: build it, give it weights, call it in several ways, compare.
 
 What stands here and in the modules of the topics is all that a student's check, the writing of the frozen
 values and the grading agree on: names, sizes, weights, order of arguments. No solution.
@@ -25,7 +25,10 @@ CALLED_AGAIN = "The same call gives another result the second time: something is
 EVAL_MODE = "Train and eval mode give different results: only dropout may differ between them, and here it is 0."
 ONE_SEQUENCE = "Right for a batch, wrong for one sequence alone: look for `squeeze`, or a size taken from the batch."
 STRIDED = "Wrong for an input that is not contiguous in memory: `view` needs that, `reshape` does not."
-OTHER_LENGTH = "Right for the first length, wrong for a longer one: something is kept from the first call, or fixed."
+OTHER_LENGTH = (
+    "Right for the first input, wrong for a longer one with other numbers: "
+    "something is fixed, kept from the first call, or depends on the numbers."
+)
 OTHER_SIZES = "Right at first, wrong for other sizes and larger numbers: is a number fixed in your code?"
 AHEAD = "Some weight lies in the future: a causal head gives it exactly 0."
 NOT_YOURS = "This is the package's own: write yours in the cell."
@@ -41,7 +44,8 @@ class PublicExercise:
     weights; `call` yields its outputs one after the other; `tried` says in words how an output was made. `products` is
     the number of matrix products that one call may take, where the exercise sets one; `about` names what is checked, if
     not everything. Where the exercise `forbids_attention`, torch's ready-made attention is not an answer.
-    The outputs that are `causal`, (..., i, j), are exactly 0 where a key comes after its query.
+    The outputs that are `causal`, (..., i, j), are exactly 0 where a key comes after its query. `returned_together`
+    holds the outputs that come from one call, where that matters: then a mistake is named only if it fits all of them.
     """
 
     id: str
@@ -56,6 +60,11 @@ class PublicExercise:
     about: str = ""
     forbids_attention: bool = False
     causal: tuple[str, ...] = ()
+    returned_together: tuple[tuple[str, ...], ...] = ()
+
+    def together(self, output: str) -> tuple[str, ...]:
+        """Return the outputs that come from the same call as this one."""
+        return next((names for names in self.returned_together if output in names), (output,))
 
     def rules(self) -> AbstractContextManager:
         """Return the `with` in which a check calls an answer: it refuses what the exercise forbids."""
@@ -152,7 +161,8 @@ class PublicExercise:
         finally:
             for name in outputs:
                 with described_errors(self.tried(given, name), f"{name}, a tensor of numbers"):
-                    compare(self.tried(given, name), name, self.axes[name], outputs, case, hints)
+                    tried, together = self.tried(given, name), self.together(name)
+                    compare(tried, name, self.axes[name], outputs, case, hints, together)
         return outputs
 
     def compare_products(self, tried: str, count: int) -> None:

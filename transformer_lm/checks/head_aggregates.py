@@ -97,6 +97,7 @@ PATTERN_SCORE = PublicExercise(
     call=_call_score,
     tried=_tried("pattern_score"),
     batched=False,
+    returned_together=(("score", "chance"), (f"score{ALONE}", f"chance{ALONE}")),
 )
 
 # --- the checks ---------------------------------------------------------------------------------

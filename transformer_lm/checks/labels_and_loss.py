@@ -39,6 +39,7 @@ LABELS = PublicExercise(
     build=lambda answer, inputs: answer,
     call=_call_labels,
     tried=_tried_labels,
+    returned_together=(("inputs", "labels"),),
 )
 
 # --- loss ---------------------------------------------------------------------------------------

@@ -13,14 +13,14 @@ from transformer_lm.shapes import describe
 
 # --- language-model -----------------------------------------------------------------------------
 
-KEEP_INIT = "Keep __init__ as it was given: the check puts frozen weights into the layers that it makes."
+KEEP_INIT = "Keep __init__ as it was given: the check puts weights of its own into the layers that it makes."
 
 
 def _tried_model(inputs: Inputs, output: str) -> str:
     (vocab_size, hidden), max_len = inputs["tokens_weight"].shape, len(inputs["positions_weight"])
     blocks = f"{len(inputs['attention_weight'])} attentions, mlps"
     tokens = describe("tokens", inputs["tokens"], "b n")
-    return f"LanguageModel({vocab_size}, {hidden}, {max_len}, {blocks}) with frozen weights on {tokens}"
+    return f"LanguageModel({vocab_size}, {hidden}, {max_len}, {blocks}) with given weights on {tokens}"
 
 
 def _of_block(inputs: Inputs, layer: str, block: int) -> Inputs:
@@ -41,7 +41,7 @@ def _given_parts(inputs: Inputs, hidden: int, tried: str) -> tuple[list[nn.Modul
 
 
 def _build_model(answer: Callable, inputs: Inputs) -> nn.Module:
-    """Return the student's model with frozen weights, around parts that stand for attention and MLP."""
+    """Return the student's model with given weights, around parts that stand for attention and MLP."""
     (vocab_size, hidden), max_len = inputs["tokens_weight"].shape, len(inputs["positions_weight"])
     tried = _tried_model(inputs, "logits")
     attentions, mlps = _given_parts(inputs, hidden, tried)

@@ -35,6 +35,7 @@ MASK_FUTURE = PublicExercise(
     build=lambda answer, inputs: answer,
     call=_call,
     tried=_tried,
+    returned_together=(("hidden", "kept"),),
 )
 
 

@@ -27,7 +27,7 @@ def _tried(inputs: Inputs, output: str) -> str:
     sizes = ", ".join(map(str, _sizes(inputs)))
     x = describe("x", inputs["x"], "b n input_size") + (", return_attention=True" if name == "weights" else "")
     made = f"MultiHeadSelfAttention({sizes}{options.get(suffix, '')}){mode.get(suffix, '')}"
-    return f"{made} on {x}" if suffix == "half" else f"{made} with frozen weights on {x}"
+    return f"{made} with given weights on {x}"
 
 
 def _weights_by_name(inputs: Inputs) -> Inputs:

@@ -68,7 +68,7 @@ SIMPLE_ATTENTION = PublicExercise(
 
 def _tried_full(inputs: Inputs, output: str) -> str:
     sizes = f"{len(inputs['q_weight'])}, {int(inputs['num_heads'])}"
-    return f"FullSelfAttention({sizes}) with frozen weights on {described_batch(inputs, output == 'padded')}"
+    return f"FullSelfAttention({sizes}) with given weights on {described_batch(inputs, output == 'padded')}"
 
 
 def _build_full(answer: Callable, inputs: Inputs) -> nn.Module:

@@ -44,6 +44,7 @@ KQV = PublicExercise(
     call=_call_kqv,
     tried=_tried_kqv,
     products=1,
+    returned_together=(("keys", "queries", "values"),),
 )
 
 
@@ -71,7 +72,7 @@ ATTENTION_SCORES = PublicExercise(
 def _tried_self_attention(inputs: Inputs, output: str) -> str:
     hidden, input_size = inputs["q_weight"].shape
     x = describe("x", inputs["x"], "b n input_size")
-    return f"SelfAttention({input_size}, {hidden}) with frozen weights on {x}"
+    return f"SelfAttention({input_size}, {hidden}) with given weights on {x}"
 
 
 def _build_self_attention(answer: Callable, inputs: Inputs) -> nn.Module:
@@ -138,7 +139,7 @@ def self_attention_layers(answer: Callable, sizes: Sizes = TWO_SIZES) -> None:
 
 
 def self_attention(answer: Callable) -> None:
-    """Check the student's `SelfAttention`: its output for frozen weights, and its gradients."""
+    """Check the student's `SelfAttention`: its output for given weights, and its gradients."""
     SELF_ATTENTION.check(answer)
 
 

@@ -55,6 +55,7 @@ SHIFT_TARGET = PublicExercise(
     build=lambda answer, inputs: answer,
     call=_call,
     tried=_tried,
+    returned_together=(("inputs", "labels"),),
 )
 
 
