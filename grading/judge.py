@@ -45,6 +45,13 @@ ALL_RIGHT = "Right"  # how the message begins if no part is told anything else
 
 # Tells from an answer's outputs, the case, the right outputs and how far from them is allowed, whether a part is right.
 Rule = Callable[[Arrays, Arrays, Arrays, dict[str, float]], bool]
+# Returns the outputs as a rule gets them, from an answer's outputs, the case and the right outputs.
+Reading = Callable[[Arrays, Arrays, Arrays], Arrays]
+
+
+def of_the_right_shape(outputs: Arrays, case: Arrays, expected: Arrays) -> Arrays:
+    """Return the outputs whose shape is as it should be: no other is shown to a rule."""
+    return {name: array for name, array in outputs.items() if array.shape == expected[name].shape}
 
 
 @dataclass(frozen=True)
@@ -143,17 +150,26 @@ def _require_name(answer: Answer, name: str, cells: list[Cell], solution: int) -
 # --- values -------------------------------------------------------------------------------------
 
 
-def values(record: ValueRecord, part: Part, answer: Answer, rng: random.Random, rule: Rule | None = None) -> str | Mark:
+def values(
+    record: ValueRecord,
+    part: Part,
+    answer: Answer,
+    rng: random.Random,
+    rule: Rule | None = None,
+    reading: Reading = of_the_right_shape,
+) -> str | Mark:
     """Judge what an answer computes, called in every way that the student's own check knows, and in some more.
 
-    Every output must be right, or with a `rule` what the rule asks for. A known mistake that this part is not about
-    costs nothing here: then everything must be as that mistake makes it. The last part of an exercise is about all that
-    the others leave out: gradients, what becomes of the inputs, one sequence alone, and inputs that are not contiguous.
+    Every output must be right, or with a `rule` what the rule asks for, of the outputs as they are read; a known
+    mistake that costs some of the points costs these, whatever else is wrong. A known mistake that this part is not
+    about costs nothing here: then everything must be as that mistake makes it. The last part of an exercise is about
+    all that the others leave out: gradients, what becomes of the inputs, one sequence alone, and inputs that are not
+    contiguous.
     """
     if "mistakes" not in answer.kept:
         answer.kept["mistakes"] = _Mistakes(record, record.draw(rng, record.first_sizes))
     mistakes: _Mistakes = answer.kept["mistakes"]
-    trial = _Trial(record, part, answer, rng, rule, mistakes)
+    trial = _Trial(record, part, answer, rng, rule, reading, mistakes)
     first = mistakes.case
     longer = record.draw(rng, record.first_sizes | record.other_length)
     same_weights = first | {name: longer[name] for name in record.public.reads}
@@ -165,7 +181,7 @@ def values(record: ValueRecord, part: Part, answer: Answer, rng: random.Random, 
         trial.again(alone, ONE_SEQUENCE, evaluate=True)
         trial.again(first, STRIDED, evaluate=True, strided=True)
     trial.again(same_weights, OTHER_LENGTH, evaluate=True)
-    if not trial.mistake:  # a mistake may overflow with large numbers
+    if not trial.mistake and not trial.lesser:  # a mistake may overflow with large numbers
         trial.again(record.draw(rng, record.other_sizes), OTHER_SIZES, build=True)
     unknown = record.draw(rng, _unknown_sizes(record, rng))
     trial.again(unknown, OTHER_SIZES, build=True)
@@ -175,9 +191,11 @@ def values(record: ValueRecord, part: Part, answer: Answer, rng: random.Random, 
     return trial.mark()
 
 
-def part_values(rule: Rule) -> Callable[[ValueRecord, Part, Answer, random.Random], str | Mark]:
+def part_values(
+    rule: Rule, reading: Reading = of_the_right_shape
+) -> Callable[[ValueRecord, Part, Answer, random.Random], str | Mark]:
     """Return the judge of a part that needs only some of the outputs to be right, as the rule says."""
-    return functools.partial(values, rule=rule)
+    return functools.partial(values, rule=rule, reading=reading)
 
 
 def right(name: str, outputs: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
@@ -225,20 +243,23 @@ class _Trial:
         answer: Answer,
         rng: random.Random,
         rule: Rule | None,
+        reading: Reading,
         mistakes: _Mistakes,
     ) -> None:
         self.record, self.part, self.answer, self.rng, self.rule = record, part, answer, rng, rule
-        self.mistakes = mistakes
+        self.reading, self.mistakes = reading, mistakes
         self.is_last = part == [part for part in record.parts if part.points][-1]
         self.calls = 0
         self.everything_is_right = True  # so far
-        self.mistake: WrongAnswer | None = None
+        self.mistake: WrongAnswer | None = None  # that explains everything
+        self.lesser: WrongAnswer | None = None  # that the rule accepts, for some of the points
         self.failure = ""  # what was found first, if a known mistake explains it
 
     def mark(self) -> str | Mark:
         """Return the points and what to say, after all calls."""
-        if self.mistake and self.part.name in self.record.fails(self.mistake):
-            return Mark(self.part.points - self.mistake.costs, self.failure)
+        mistake = self.lesser or self.mistake
+        if mistake and self.part.name in self.record.fails(mistake):
+            return Mark(self.part.points - mistake.costs, self.failure)
         if not self.everything_is_right:
             return "What this part is about is right; see what another part is told."
         flow = "; gradients flow" if self.record.public.trains else ""
@@ -297,7 +318,7 @@ class _Trial:
     def _called(self, case: Arrays, first: bool = False, **how: bool) -> Arrays:
         """Call the answer and raise CheckFailed unless its outputs are right; return all that came back."""
         outputs, found, failed = self._outputs(case, **how)
-        expected, allowed = self._expected(case)
+        expected, allowed = self._expected(case, self.mistake)
         off = [name for name in outputs if not right(name, outputs, expected, allowed)]
         if not off and not failed:
             return found
@@ -305,26 +326,40 @@ class _Trial:
         if mistake:
             accepted = mistake.costs is not None or self.part.name not in self.record.fails(mistake)
         else:
-            accepted = self._accepts(outputs, case, expected, allowed) and (bool(off) or not self.is_last)
+            # If nothing is off or missing, it is the gradients that have failed: the last part is about them.
+            is_about_others = bool(off) or len(outputs) < len(expected) or not self.is_last
+            accepted = is_about_others and self._accepts(outputs, case, first)
         # What came before an error is told first: it explains more.
         if off:
-            hint = mistake.hint if mistake else self._hint(off[0], outputs, case, expected) if first else ""
-            failed = self._wrong(off[0], outputs, case, expected, allowed, hint)
+            known = mistake or self.lesser
+            name, hint = off[0], ""
+            if known:
+                hint = known.hint
+            elif first:
+                name, hint = self._explained(off, outputs, case, expected)
+            failed = self._wrong(name, outputs, case, expected, allowed, hint)
         if not accepted:
             raise failed
         self.everything_is_right, self.mistake, self.failure = False, mistake or self.mistake, str(failed)
         return found
 
-    def _accepts(self, outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
-        """Tell whether all that the part is about is right; the rule sees no output of another shape than expected."""
-        fitting = {name: array for name, array in outputs.items() if array.shape == expected[name].shape}
-        return bool(self.rule) and not self.mistake and self.rule(fitting, case, expected, allowed)
+    def _accepts(self, outputs: Arrays, case: Arrays, first: bool) -> bool:
+        """Tell whether all that the part is about is right, or in each call as the same lesser mistake makes it."""
+        if not self.rule or self.mistake:
+            return False
+        lesser = [wrong for wrong in self.record.wrong if wrong.costs and self.part.name in self.record.fails(wrong)]
+        for mistake in (None, *lesser) if first else (self.lesser,):
+            expected, allowed = self._expected(case, mistake)
+            if self.rule(self.reading(outputs, case, expected), case, expected, allowed):
+                self.lesser = mistake
+                return True
+        return False
 
-    def _expected(self, case: Arrays) -> tuple[Arrays, dict[str, float]]:
-        """Return the outputs that should come, and how far from them is allowed."""
-        if not self.mistake:
+    def _expected(self, case: Arrays, mistake: WrongAnswer | None) -> tuple[Arrays, dict[str, float]]:
+        """Return the outputs that should come, or come with that mistake, and how far from them is allowed."""
+        if not mistake:
             return self.record.reference(case), tolerances(self.record, case, self.rng)
-        made = self.record.outputs(self.mistake.source, case)
+        made = self.record.outputs(mistake.source, case)
         return made, {name: 10 * tolerance(tensor) for name, tensor in _tensors(made).items()}
 
     def _outputs(self, case: Arrays, **how: bool) -> tuple[Arrays, Arrays, CheckFailed | None]:
@@ -360,6 +395,22 @@ class _Trial:
             yours = f"{wrong} of {output.size} entries of {name} are off, by up to {_distance(output, wanted):.2g}"
         words = f"{name} {in_words(wanted.shape, self.record.public.axes[name])}"
         return CheckFailed(self._tried(case, name), yours, f"{words}, right within {allowed[name]:.1g}", hint)
+
+    def _explained(self, off: list[str], outputs: Arrays, case: Arrays, expected: Arrays) -> tuple[str, str]:
+        """Return the wrong output to speak of, and the hint: for one of several parts, a mistake that it is about."""
+        own = [wrong for wrong in self.record.wrong if self.part.name in self.record.fails(wrong)]
+        theirs, wanted = _tensors(outputs), _tensors(expected)
+
+        def alike(wrong: WrongAnswer) -> int:
+            return sum(close(theirs[name], made) for name, made in self.mistakes.made(wrong).items() if name in theirs)
+
+        for name in off if self.rule else ():
+            made = {wrong: self.mistakes.made(wrong)[name] for wrong in own}
+            fitting = [wrong for wrong in own if close(theirs[name], made[wrong]) and made[wrong].isfinite().all()]
+            fitting = [wrong for wrong in fitting if not close(made[wrong], wanted[name])]
+            if fitting:
+                return name, max(fitting, key=alike).hint
+        return off[0], self._hint(off[0], outputs, case, expected)
 
     def _hint(self, name: str, outputs: Arrays, case: Arrays, expected: Arrays) -> str:
         """Return the known mistake that explains a wrong output, else a property it lacks, else a general hint."""

@@ -179,7 +179,7 @@ class ValueRecord(Record):
 
     def _called(self, source: str, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         subject = self.public.build(self.answer(source), inputs)
-        return dict(zip(self.public.axes, self.public.call(subject, inputs), strict=True))
+        return dict(zip(self.public.axes, self.public.called(subject, inputs), strict=True))
 
 
 def _tensors(case: Arrays) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -16,9 +17,11 @@ from grading.exercises.causal_attention import (
 from grading.exercises.decoder_block import DECODER_BLOCK_RECORD
 from grading.exercises.student_test import STUDENT_TEST_RECORD
 from grading.form import shape_comments, style
-from grading.judge import ALL_RIGHT, failure_told, part_values, right, values
+from grading.judge import ALL_RIGHT, failure_told, of_the_right_shape, part_values, right, values
 from grading.mistakes import (
+    ERROR,
     KEYS_AS_VALUES,
+    SCALED_BY_LENGTH,
     SOFTMAX,
     comment_mistakes,
     misbehaviours,
@@ -81,9 +84,46 @@ SCORES, MASK, MIXING, SHAPES, STYLE = (
 )
 
 
+def weights_in_any_layout(outputs: Arrays, case: Arrays, expected: Arrays) -> Arrays:
+    """Return the outputs of the right shape, and weights whose axes are all there, rearranged as they should be.
+
+    How the returned weights are laid out is part of what follows the scores: it costs nothing else.
+    """
+    read = of_the_right_shape(outputs, case, expected)
+    for name in {"weights", "weights_causal"} & outputs.keys():
+        layouts = list(_layouts(outputs[name], len(case["x"]), int(case["num_heads"])))
+        fitting = [each for each in layouts if np.allclose(each, expected[name], atol=1e-4)]
+        if layouts:
+            read[name] = (fitting or layouts)[0]
+    return read
+
+
+def _layouts(weights: NDArray[np.float64], b: int, h: int) -> Iterator[NDArray[np.float64]]:
+    """Yield what weights may be as (b * h, i, j): first as their shape tells, then in other orders of the axes."""
+    sizes = weights.shape[:-2]
+    if sizes not in ((b * h,), (b, h), (h, b)) or weights.shape[-1] != weights.shape[-2]:
+        return
+    flat = (weights.swapaxes(0, 1) if sizes == (h, b) else weights).reshape(b * h, *weights.shape[-2:])
+    heads_first = weights.reshape(h, b, *weights.shape[-2:]).swapaxes(0, 1).reshape(flat.shape)
+    for each in (flat, heads_first):
+        yield from (each, each.swapaxes(1, 2))
+
+
 def scores_are_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
-    """Tell whether the scores are right: they show in the weights, and in what is computed with them."""
-    return any(right(name, outputs, expected, allowed) for name in ("weights", "output"))
+    """Tell whether the scores are right: they show in the weights, and in what is computed with them.
+
+    If there is nothing without a mask, or a mask there too, they show with causal=True.
+    """
+    if any(right(name, outputs, expected, allowed) for name in ("weights", "output")):
+        return True
+    causal = any(right(name, outputs, expected, allowed) for name in ("weights_causal", "output_causal"))
+    return causal and (_always_masked(outputs) or not outputs.keys() & {"weights", "output"})
+
+
+def _always_masked(outputs: Arrays) -> bool:
+    """Tell whether a mask has the same effect with and without causal=True."""
+    pairs = [(name, f"{name}_causal") for name in ("weights", "output") if {name, f"{name}_causal"} <= outputs.keys()]
+    return bool(pairs) and all(np.allclose(outputs[full], outputs[causal], atol=1e-4) for full, causal in pairs)
 
 
 def mask_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
@@ -91,11 +131,12 @@ def mask_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict
 
     Then a causal row holds the visible weights of the full row, enlarged to sum to 1, and nothing else.
     """
+    if _always_masked(outputs):
+        return False
     if any(right(name, outputs, expected, allowed) for name in ("weights_causal", "output_causal")):
         return True
     full, causal = outputs.get("weights"), outputs.get("weights_causal")
-    shape = expected["weights"].shape
-    if full is None or causal is None or full.shape != shape or causal.shape != shape:
+    if full is None or causal is None:
         return False
     visible = np.tril(full).sum(axis=-1, keepdims=True)
     if np.triu(full, 1).sum() < 0.1 or not np.array_equal(causal, np.tril(causal)):
@@ -105,22 +146,30 @@ def mask_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict
 
 
 def mixing_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
-    """Tell whether what follows the scores is right, whatever they are: weights, averages, merging, mixing, dropout."""
-    if outputs.keys() != expected.keys() or not right("output_dropped", outputs, expected, allowed):
+    """Tell whether what follows the scores is right, whatever they are: weights, averages, merging, mixing, dropout.
+
+    With causal=True, if anything comes out, it must be made of the weights, whatever the mask has done to them.
+    """
+    needed = expected.keys() - {"output_causal", "weights_causal"}
+    if not needed <= outputs.keys() or not right("output_dropped", outputs, expected, allowed):
         return False
     if not np.allclose(outputs["output"], outputs["output_undropped"], rtol=0, atol=allowed["output"]):
         return False
-    values = _values(case)
-    for suffix in ("", "_causal"):
-        weights = outputs[f"weights{suffix}"]
-        if weights.shape != expected["weights"].shape or not np.allclose(weights.sum(axis=-1), 1, atol=1e-5):
-            return False
-        attended = weights.reshape(*values.shape[:3], -1) @ values
-        mixed = np.concatenate(list(attended.swapaxes(0, 1)), axis=-1) @ case["mix_weight"].T + case["mix_bias"]
-        tolerance = 10 * allowed[f"output{suffix}"]
-        if weights.min() < 0 or not np.allclose(outputs[f"output{suffix}"], mixed, rtol=0, atol=tolerance):
-            return False
-    return True
+    weights = outputs["weights"]
+    if weights.min() < 0 or not np.allclose(weights.sum(axis=-1), 1, atol=1e-5):
+        return False
+    suffixes = [suffix for suffix in ("", "_causal") if f"output{suffix}" in outputs]
+    return all(_is_mixed(outputs, case, suffix, 10 * allowed[f"output{suffix}"]) for suffix in suffixes)
+
+
+def _is_mixed(outputs: Arrays, case: Arrays, suffix: str, tolerance: float) -> bool:
+    """Tell whether an output is what its own weights find, merged and mixed."""
+    weights, values = outputs.get(f"weights{suffix}"), _values(case)
+    if weights is None:
+        return False
+    attended = weights.reshape(*values.shape[:3], -1) @ values
+    mixed = np.concatenate(list(attended.swapaxes(0, 1)), axis=-1) @ case["mix_weight"].T + case["mix_bias"]
+    return np.allclose(outputs[f"output{suffix}"], mixed, rtol=0, atol=tolerance, equal_nan=True)
 
 
 def mixing(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
@@ -188,6 +237,8 @@ MIX = "self.mix(att)"
 FILL = "scores.masked_fill(future, -math.inf)"
 DROPPED = "self.dropout(probs) @ v"
 START = "b, n, _ = x.shape\n        k, q, v"
+NO_MIXING = "The mixing layer is missing: nothing combines the heads."
+NO_MASK = "The mask has no effect: with causal=True positions still read the future."
 DIAGONAL = "The mask hides the diagonal: a position may read itself and what came before."
 
 WRONG = (
@@ -246,14 +297,14 @@ WRONG = (
         (SPLIT, "x.view(b, n, self.num_heads, self.head_size).permute(2, 0, 1, 3)"),
         fails=(SCORES,),
     ),
-    edited("no-mixing", "The mixing layer is missing: nothing combines the heads.", MODEL_ANSWER, (MIX, "att")),
+    edited("no-mixing", NO_MIXING, MODEL_ANSWER, (MIX, "att")),
     edited(
         "no-mixing-bias", "The bias of the mixing layer is missing.", MODEL_ANSWER, (MIX, "att @ self.mix.weight.T")
     ),
     edited("keys-as-values", KEYS_AS_VALUES, MODEL_ANSWER, ("self.dropout(probs) @ v", "self.dropout(probs) @ k")),
     edited(
         "no-mask",
-        "The mask has no effect: with causal=True positions still read the future.",
+        NO_MASK,
         MODEL_ANSWER,
         ("if self.causal:", "if False:"),
         fails=(MASK,),
@@ -369,7 +420,36 @@ WRONG = (
     ),
 )
 
+# Two mistakes, and errors, cost the parts that they are about, and no other.
+RETURNED = "(att, probs) if"
+HEADS_FIRST = "probs.view(b, self.num_heads, n, n).transpose(0, 1).flatten(0, 1)"
+MASKED = "if self.causal:"
+UNMIXED = (MIX, "att")
+UNFLATTENED = (RETURNED, "(att, probs.view(b, self.num_heads, n, n)) if")
+PARTLY_RIGHT = tuple(
+    edited(name, hint, MODEL_ANSWER, *edits, fails=fails)
+    for name, hint, fails, *edits in (
+        ("no-mixing-four-axes", NO_MIXING, (MIXING,), UNMIXED, UNFLATTENED),
+        ("no-mixing-heads-first", NO_MIXING, (MIXING,), UNMIXED, (RETURNED, f"(att, {HEADS_FIRST}) if")),
+        ("no-mixing-transposed", NO_MIXING, (MIXING,), UNMIXED, (RETURNED, "(att, probs.mT) if")),
+        ("no-mixing-no-mask", NO_MIXING, (MASK, MIXING), UNMIXED, (MASKED, "if False:")),
+        ("no-mixing-always-masked", NO_MIXING, (MASK, MIXING), UNMIXED, (MASKED, "if True:")),
+        ("four-axes-no-mask", NO_MASK, (MASK, MIXING), UNFLATTENED, (MASKED, "if False:")),
+        (
+            "by-length-hides-diagonal",
+            SCALED_BY_LENGTH,
+            (SCORES, MASK),
+            ("self.head_size**0.5", "n**0.5"),
+            ("diagonal=1", "diagonal=0"),
+        ),
+        ("mask-raises", "Two shapes do not fit", (MASK,), (FILL, "scores.masked_fill(future[1:], -math.inf)")),
+        ("weights-raise", ERROR, (MIXING,), (RETURNED, "(att, weights) if")),
+        ("weights-always", "Return output", (MIXING,), (f"{RETURNED} return_attention else att", "att, probs")),
+    )
+)
+
 MISBEHAVING = (
+    *PARTLY_RIGHT,
     *misbehaviours(
         MODEL_ANSWER, "MultiHeadSelfAttention.forward", longer=(4, 17), calls=6, parts=(SCORES, MASK, MIXING)
     ),
@@ -592,8 +672,8 @@ RECORDS = (
         title="Several heads, with and without a causal mask",
         defines="MultiHeadSelfAttention",
         parts=(
-            Part(SCORES, 3, part_values(scores_are_right)),
-            Part(MASK, 1, part_values(mask_is_right)),
+            Part(SCORES, 3, part_values(scores_are_right, weights_in_any_layout)),
+            Part(MASK, 1, part_values(mask_is_right, weights_in_any_layout)),
             Part(MIXING, 2, mixing),
             Part(SHAPES, 0, shape_comments),
             Part(STYLE, 0, style, runs=False),

@@ -1,6 +1,7 @@
 """One answer: its cells are run as a notebook would run them, then it computes what the judge asks for."""
 
 import socket
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -151,10 +152,9 @@ class Answer:
             counter = ProductCounter()
             with counter if self.exercise.products is not None else nullcontext():  # counting slows everything down
                 for output in self.exercise.axes:
-                    with described_errors(self.exercise.tried(given, output), f"{output}, a tensor"):
-                        outputs[output] = next(calls)
+                    self._keep_next(calls, output, given, outputs, reply)
             reply["products"] = max(counter.count, _products_behind(outputs))
-            if gradients:
+            if gradients and not reply["error"]:
                 results |= self._gradients(outputs, leaves)
         except CheckFailed as failed:
             reply["error"] = _lines(failed)
@@ -165,12 +165,23 @@ class Answer:
                 reply["kinds"][output] = kind(value)[:TEXT]
         return reply, results | {f"after/{key}": _array(tensor) for key, tensor in given.items()}
 
+    def _keep_next(self, calls: Iterator, output: str, given: Inputs, outputs: Inputs, reply: dict) -> None:
+        """Keep the next output, or tell the first error: it may cost one part of an exercise and leave the others."""
+        try:
+            with described_errors(self.exercise.tried(given, output), f"{output}, a tensor"):
+                value = next(calls)
+                if isinstance(value, Exception):
+                    raise value
+                outputs[output] = value
+        except CheckFailed as failed:
+            reply["error"] = reply["error"] or _lines(failed)
+
     def shapes(self, arrays: dict, name: str, source: str) -> tuple[dict, dict]:
         """Run a watched copy of the cell that defines the answer; tell the shapes that its lines have made."""
         given = {key: torch.from_numpy(array.copy()) for key, array in arrays.items()}
 
         def run(answer: object) -> None:
-            for _ in self.exercise.call(self.exercise.build(answer, given), given):
+            for _ in self.exercise.called(self.exercise.build(answer, given), given):
                 pass
 
         return {"observations": observe(source, name, SHELL.user_ns, run)}, {}

@@ -41,11 +41,12 @@ class PublicExercise:
     `axes` holds the names of the outputs, in order, and the names of their axes; `trains` those outputs whose gradient
     matters. `reads` holds the inputs that are given with each call, batch first, unless it is not `batched`: the other
     inputs are weights. `build` makes from an answer and the inputs what is to be called, usually a module with those
-    weights; `call` yields its outputs one after the other; `tried` says in words how an output was made. `products` is
-    the number of matrix products that one call may take, where the exercise sets one; `about` names what is checked, if
-    not everything. Where the exercise `forbids_attention`, torch's ready-made attention is not an answer.
-    The outputs that are `causal`, (..., i, j), are exactly 0 where a key comes after its query. `returned_together`
-    holds the outputs that come from one call, where that matters: then a mistake is named only if it fits all of them.
+    weights; `call` yields its outputs one after the other, or the error that was raised instead of one (see `attempt`);
+    `tried` says in words how an output was made. `products` is the number of matrix products that one call may take,
+    where the exercise sets one; `about` names what is checked, if not everything. Where the exercise
+    `forbids_attention`, torch's ready-made attention is not an answer. The outputs that are `causal`, (..., i, j), are
+    exactly 0 where a key comes after its query. `returned_together` holds the outputs that come from one call, where
+    that matters: then a mistake is named only if it fits all of them.
     """
 
     id: str
@@ -66,6 +67,13 @@ class PublicExercise:
         """Return the outputs that come from the same call as this one."""
         return next((names for names in self.returned_together if output in names), (output,))
 
+    def called(self, subject: object, inputs: Inputs) -> Iterator[Tensor]:
+        """Yield the outputs one after the other, up to the first error, which is raised."""
+        for output in self.call(subject, inputs):
+            if isinstance(output, Exception):
+                raise output
+            yield output
+
     def rules(self) -> AbstractContextManager:
         """Return the `with` in which a check calls an answer: it refuses what the exercise forbids."""
         return refused_attention() if self.forbids_attention else nullcontext()
@@ -75,7 +83,7 @@ class PublicExercise:
         given = on_device(load_frozen(self.id).cases[0].inputs)
         try:
             with self.rules():
-                for _ in self.call(self.build(answer, given), given):
+                for _ in self.called(self.build(answer, given), given):
                     pass
         except Exception as error:  # whatever else goes wrong is told by the check itself
             return described(error)[1] == READY_MADE
@@ -148,7 +156,7 @@ class PublicExercise:
     def _compared_outputs(self, subject: object, given: Inputs, case: Case, hints: dict[str, str]) -> Inputs:
         """Return the outputs if they are right. What came before an error is compared first: it explains more."""
         outputs: Inputs = {}
-        calls = self.call(subject, given)
+        calls = self.called(subject, given)
         counter = ProductCounter()
         try:
             counting = counter if self.products is not None else nullcontext()  # it slows every operation down
@@ -189,6 +197,14 @@ class ProductCounter(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         self.count += function.overloadpacket.__name__ in self.PRODUCTS
         return function(*args, **(kwargs or {}))
+
+
+def attempt(call: Callable, *arguments: object) -> object:
+    """Return what a call gives back, or the error that it raises: what comes after it can be looked at all the same."""
+    try:
+        return call(*arguments)
+    except Exception as error:
+        return error
 
 
 def require_own(answer: object) -> None:

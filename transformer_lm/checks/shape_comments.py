@@ -96,7 +96,7 @@ def check_shape_comments(exercise: PublicExercise, answer: Callable) -> None:
 
     def run(observed: object) -> None:
         with exercise.rules():
-            for _ in exercise.call(exercise.build(observed, inputs), inputs):
+            for _ in exercise.called(exercise.build(observed, inputs), inputs):
                 pass
 
     with described_errors(tried, expected):
