@@ -29,9 +29,12 @@ def shape_comments(record: ValueRecord, part: Part, answer: Answer, rng: random.
     inputs = {name: as_given(array) for name, array in record.draw(rng, record.first_sizes).items()}
     reply, _ = answer.ask("shapes", inputs, name=record.defines, source=source)
     if failure_told(reply):
-        if _has_shapes(source):
+        commented, made = _lines_with_shapes(source), _statements(source)
+        if 2 * commented >= made:
             return "Nothing is taken off: your code could not be run to watch its shapes."
-        return Mark(-SHAPES_COST, str(CheckFailed(SHAPES, "there are no such comments", "some", GIVE_SHAPES)))
+        yours = f"{commented} of {made} statements have one" if commented else "there are no such comments"
+        expected = "at least one for every two, since your code could not be run to watch its shapes"
+        return Mark(-SHAPES_COST, str(CheckFailed(SHAPES, yours, expected, GIVE_SHAPES)))
     try:
         told = _read(answer, "read", source=source, observations=reply.get("observations"))
     except AnswerEnded:
@@ -61,11 +64,17 @@ def _read(answer: Answer, do: str, **what: object) -> dict:
         return reader.ask(do, **what)[0]
 
 
-def _has_shapes(source: str) -> bool:
-    """Tell whether at least every other statement has a comment that looks like a shape."""
-    nodes = ast.walk(parsed(source) or ast.Module([], []))
-    made = sum(isinstance(node, ast.Assign | ast.AnnAssign | ast.Return) for node in nodes)
-    return 2 * sum(map(_looks_like_a_shape, source.splitlines())) >= made
+def _lines_with_shapes(source: str) -> int:
+    """Return how many lines have a comment that looks like a shape."""
+    return sum(map(_looks_like_a_shape, source.splitlines()))
+
+
+def _statements(source: str) -> int:
+    """Return how many statements may make a tensor when the answer is called: an `__init__` makes layers."""
+    tree = parsed(source) or ast.Module([], [])
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    called = {node for function in functions if function.name != "__init__" for node in ast.walk(function)}
+    return sum(isinstance(node, ast.Assign | ast.AnnAssign | ast.Return) for node in called)
 
 
 def _looks_like_a_shape(line: str) -> bool:

@@ -329,6 +329,22 @@ def test_comments_that_are_right_are_not_marked_down_because_of_other_cells():
     assert points(HEAD, habits, "%time\n\n" + HEAD.model_answer) == points(HEAD, HEAD.model_answer)
 
 
+@pytest.mark.parametrize("record", [HEAD, HEADS], ids=["one-head", "several-heads"])
+def test_a_forward_that_raises_keeps_the_point_for_its_comments(record):
+    raises = record.model_answer.replace("scores.softmax(dim=-1)", "scores.softmax(dim=9)")
+    assert points(record, raises)["-shapes"] == 0
+    assert shapes_told(record, raises).startswith("Nothing is taken off")
+    few = uncommented(raises).replace("scores.softmax(dim=9)", "scores.softmax(dim=9)  # (b, n, n)")
+    assert "1 of " in shapes_told(record, few)
+    assert "there are no such comments" in shapes_told(record, uncommented(raises))
+
+
+def shapes_told(record, source: str) -> str:
+    cells = [Cell(0, SETUP), Cell(1, source)]
+    result = judge(record, cells, answer_server("01_self_attention", REDUCED), seed=1, solution=1)
+    return next(part.message for part in result.parts if part.name.endswith("-shapes"))
+
+
 def test_a_stub_as_it_is_released_follows_pep_8():
     for topic in ("01_self_attention", "02_multi_head_attention"):
         notebook = nbformat.read(f"release/{topic}/{topic}.ipynb", as_version=4)

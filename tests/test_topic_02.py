@@ -44,7 +44,7 @@ STUDENTS = {
     ),
     "unscaled-and-unmixed": (
         changed("multi-head-attention", (SCALED, ""), ("att = self.mix(att)", "att = att * 1")),
-        {"multi-head-attention-check-scores": 0, "multi-head-attention-check": 0},
+        {"multi-head-attention-check-scores": 2, "multi-head-attention-check": 0},
     ),
     "no-comments": (
         lambda notebook: re_edited(notebook, "multi-head-attention", r"  # \[.*|\n +# '.*", ""),
