@@ -373,7 +373,10 @@ class _Trial:
         failed, tried = failure_told(reply), self._tried(case, next(iter(axes)))
         for name in [name for name in axes if name in _table(reply.get("kinds"))][:1]:
             yours = f"{name} is {str(reply['kinds'][name])[:TEXT]}"[:TEXT]
-            failed = CheckFailed(self._tried(case, name), yours, f"{name}, a tensor", f"Return {name} as one tensor.")
+            is_tensor = str(reply["kinds"][name]).startswith("one tensor")
+            real = f"{name} must hold real numbers, no more than the right ones."
+            hint = real if is_tensor else f"Return {name} as one tensor."
+            failed = CheckFailed(self._tried(case, name), yours, f"{name}, a tensor", hint)
         if not failed and len(outputs) < len(axes):
             failed = CheckFailed(tried, "outputs are missing", "every output", "Return a tensor.")
         if not failed:

@@ -119,3 +119,57 @@ def attention_scores(queries, keys):
     for message in told("attention-scores", source):
         assert "for the first length" not in message
         assert "depends on the numbers" in message
+
+
+# --- errors: whose line it was ---------------------------------------------------------------------
+
+USES_FUNCTION = changed("self-attention", ("weights @ v", "F.scaled_dot_product_attention(q, k, v)"))
+RETURNS_COMPLEX = "def attention_scores(queries, keys):\n    return (queries @ keys.mT).to(torch.complex64)\n"
+FAILS_IN_A_MODULE = """\
+import statistics
+
+
+def attention_scores(queries, keys):
+    return queries * statistics.mean([])
+"""
+
+
+def first_told(exercise: str, source: str) -> str:
+    return next(part.message for part in judged(exercise, source).parts if part.points < part.max_points)
+
+
+def test_a_refusal_names_the_line_that_asked_for_it():
+    message = first_told("self-attention", USES_FUNCTION)
+    assert "in `return F.scaled_dot_product_attention(q, k, v)" in message
+    assert "No line of yours" not in message
+
+
+def test_a_line_of_another_module_is_not_said_to_be_the_student_s(tmp_path):
+    assert "in `return queries * statistics.mean([])`" in first_told("attention-scores", FAILS_IN_A_MODULE)
+    path = tmp_path / "answer.py"
+    path.write_text(FAILS_IN_A_MODULE)
+    namespace: dict = {}
+    exec(compile(FAILS_IN_A_MODULE, path, "exec"), namespace)
+    with pytest.raises(checks.CheckFailed, match=r"in `return queries \* statistics.mean\(\[\]\)`"):
+        checks.attention_scores(namespace["attention_scores"])
+
+
+@pytest.mark.parametrize(
+    ("exercise", "source", "reached"),
+    [
+        ("attention-scores", "def attention_scores(queries):\n    return queries\n", False),
+        ("attention-scores", "attention_scores = 3\n", False),
+        ("self-attention", changed("self-attention", ("def forward", "def foward")), False),
+        ("attention-scores", RETURNS_COMPLEX, True),
+        ("attention-scores", RETURNS_COMPLEX.replace(".to(torch.complex64)", ".to_sparse()"), True),
+    ],
+)
+def test_lines_that_ran_are_not_said_to_be_out_of_reach(exercise, source, reached):
+    for message in told(exercise, source):
+        assert ("No line of yours was reached" in message) != reached
+
+
+def test_a_tensor_of_complex_numbers_is_told_by_its_dtype():
+    message = first_told("attention-scores", RETURNS_COMPLEX)
+    assert "dtype torch.complex64" in message
+    assert "scores must hold real numbers" in message

@@ -162,7 +162,8 @@ class Answer:
             if isinstance(value, Tensor) and not value.is_complex() and value.numel() <= NUMBERS:
                 results[f"outputs/{output}"] = _array(value)
             else:
-                reply["kinds"][output] = kind(value)[:TEXT]
+                dtype = f" and dtype {value.dtype}" if isinstance(value, Tensor) else ""
+                reply["kinds"][output] = f"{kind(value)}{dtype}"[:TEXT]
         return reply, results | {f"after/{key}": _array(tensor) for key, tensor in given.items()}
 
     def _keep_next(self, calls: Iterator, output: str, given: Inputs, outputs: Inputs, reply: dict) -> None:

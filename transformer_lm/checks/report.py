@@ -1,6 +1,7 @@
 """What a check says: one line when an answer is right, four lines when it is wrong."""
 
 import re
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,14 @@ from torch import Tensor
 
 from transformer_lm.checks.ready_made import READY_MADE
 
-NOT_THEIRS = {Path(__file__).parents[1], Path(torch.__file__).parent}  # folders whose lines a student did not write
+# Folders whose lines a student did not write: this package, torch, Python's own modules and what is installed.
+NOT_THEIRS = {
+    Path(__file__).resolve().parents[1],
+    Path(torch.__file__).resolve().parent,
+    *(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
+}
+NOT_REACHED = "No line of yours was reached: compare the names and arguments of your `def` with the given ones."
+NOT_USABLE = "No line of yours raised it, but what your code gives cannot be used: look at its type, shape and dtype."
 
 
 class CheckFailed(AssertionError):
@@ -59,12 +67,12 @@ def described(error: Exception) -> tuple[str, str]:
     theirs = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not NOT_THEIRS & set(Path(frame.filename).resolve().parents)
+        if frame.line and not NOT_THEIRS & set(Path(frame.filename).resolve().parents)
     ]
     message = _first_line(error)
     if isinstance(error, NotImplementedError) and theirs and not message:
         return f"raises NotImplementedError in {theirs[-1].name}", "Replace that line by your code."
-    where = f" in `{theirs[-1].line}`" if theirs and theirs[-1].line else ""
+    where = f" in `{theirs[-1].line}`" if theirs else ""
     if message == READY_MADE:
         return f"calls torch's ready-made attention{where}", READY_MADE
     yours = f"raises {type(error).__name__}{where}: {message}".rstrip(": ")
@@ -77,7 +85,8 @@ def described(error: Exception) -> tuple[str, str]:
         hint = "The sizes fit, the order in memory does not: after `transpose`, `view` cannot cut and `reshape` can."
         return yours, hint
     if not where:
-        return yours, "No line of yours was reached: compare the names and arguments of your `def` with the given ones."
+        is_about_def = isinstance(error, TypeError) and re.search("argument|callable", message)
+        return yours, NOT_REACHED if is_about_def or '"forward" function' in message else NOT_USABLE
     if isinstance(error, RuntimeError | IndexError) and re.search("size|shape|dimension", message):
         return yours, "Two shapes do not fit together there. Print the shape of each tensor just before that line."
     return yours, "Read the error together with the line it names; print what stands in that line."
