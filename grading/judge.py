@@ -29,6 +29,7 @@ from transformer_lm.checks.exercise import (
     OTHER_SIZES,
     STRIDED,
 )
+from transformer_lm.checks.other_device import MADE_HERE
 from transformer_lm.checks.report import CheckFailed
 from transformer_lm.shapes import in_words
 from transformer_lm.test_values import Case
@@ -185,6 +186,8 @@ def values(
         trial.again(record.draw(rng, record.other_sizes), OTHER_SIZES, build=True)
     unknown = record.draw(rng, _unknown_sizes(record, rng))
     trial.again(unknown, OTHER_SIZES, build=True)
+    if trial.is_last:
+        trial.on_other_device(unknown)
     hint = trial.broken_property(unknown) if trial.everything_is_right else None
     if hint:
         raise CheckFailed("to change part of an input", "right numbers, wrong behaviour", "both right", hint)
@@ -299,6 +302,13 @@ class _Trial:
             self._called(case, **how)
         except CheckFailed as failed:
             raise CheckFailed(failed.tried, failed.yours, failed.expected, hint) from failed
+
+    def on_other_device(self, case: Arrays) -> None:
+        """Compare the outputs of a call with everything on a device that is not the CPU."""
+        try:
+            self._called(case, build=True, other_device=True)
+        except CheckFailed as failed:
+            raise CheckFailed(failed.tried, failed.yours, failed.expected, failed.hint or MADE_HERE) from failed
 
     def broken_property(self, case: Arrays, output: str = "") -> str | None:
         """Return the hint of the first property that the answer, as it was built last, or one output, does not have."""

@@ -9,6 +9,7 @@ from transformer_lm.checks.exercise import (
     OTHER_SIZES,
     STRIDED,
 )
+from transformer_lm.checks.other_device import MADE_HERE, PLAIN_LIST
 
 IN_PLACE = "A tensor that the gradient needs was changed in place: make a new one instead of `+=` and the like."
 CUT = "Something cuts the graph: `.detach()`, `.data`, `.item()`, `torch.tensor()` or `no_grad`."
@@ -182,9 +183,22 @@ def misbehaviours(
             ("loses-a-batch-of-one", ONE_SEQUENCE, (), "result = each(lambda part: part.squeeze(0), result)"),
             ("views-its-input", STRIDED, (), "x.view(-1)"),
             ("fits-one-length", OTHER_LENGTH, parts, f"if x.shape[:2] == {longer}: {spoil}"),
+            (
+                "made-on-the-cpu",
+                MADE_HERE,
+                (),
+                "result = each(lambda part: part + torch.zeros(1, dtype=part.dtype), result)",
+            ),
             ("fits-known-sizes", OTHER_SIZES, parts, f"if x.shape[1] > 17: {spoil}"),
         )
     )
+
+
+def in_a_plain_list(answer: str, part: str, fails: tuple[str, ...] = ()) -> WrongAnswer:
+    """Return the module that keeps a part that it is given, such as `attention`, in a list of Python's."""
+    source = answer.replace(f"self.{part}(", f"self.{part}[0](")
+    edit = (f"self.{part} = {part}\n", f"self.{part} = [{part}]\n")
+    return edited(f"{part}-in-a-plain-list", PLAIN_LIST, source, edit, fails=fails)
 
 
 def only_in_training(answer: str, forward: str, parts: tuple[str, ...] = ()) -> WrongAnswer:

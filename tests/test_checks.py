@@ -777,23 +777,23 @@ def test_one_head_on_one_sequence_is_not_contiguous_in_memory(exercise):
 
 
 def test_the_package_measures_what_the_exercises_ask_for(capsys):
-    """The references of the judge, in NumPy, and the package, in sums over batches, agree."""
+    """The references of the judge, in NumPy, and the package, in sums over batches on the CPU, agree."""
 
     def measured(weights, tokens, pattern=None):
-        found = {} if pattern is None else {"pattern": lambda tokens, alphabet: pattern}
+        found = {} if pattern is None else {"pattern": lambda tokens, alphabet: pattern.cpu()}
         sums = head_scores.HeadSums(Alphabet.of(planted_tokenizer()), found)
-        sums.add({"weights": weights}, tokens)
+        sums.add({"weights": weights.cpu()}, tokens.cpu())
         return sums.measured()
 
     def profile(weights):
-        return measured(weights, torch.zeros(len(weights), weights.shape[-1]).long()).profile[0]
+        return measured(weights, torch.zeros(len(weights), weights.shape[-1]).long()).profile[0].to(weights.device)
 
     def mass(weights, classes, num_classes):
-        return measured(weights, classes).pairs[0, :, :num_classes, :num_classes].nan_to_num()
+        return measured(weights, classes).pairs[0, :, :num_classes, :num_classes].nan_to_num().to(weights.device)
 
     def score(weights, pattern):
         found = measured(weights, torch.zeros(len(weights), weights.shape[-1]).long(), pattern).patterns["pattern"]
-        return found.score[0], found.chance
+        return found.score[0].to(weights.device), found.chance
 
     checks.attention_maps(lambda blocks, x: list(recording.record_attention(nn.Sequential(*blocks), x).values()))
     checks.offset_profile(profile)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from grading.exercises.cross_attention import KEPT, right_for_other_masks
 from grading.exercises.decoder_block import linear, normalised, thought
 from grading.judge import values
-from grading.mistakes import ERROR, IN_PLACE, misbehaviours, only_in_training
+from grading.mistakes import ERROR, IN_PLACE, in_a_plain_list, misbehaviours, only_in_training
 from grading.padding import draw_batch
 from grading.properties import SEQUENCES_APART, Ask, Property, input_matters, same
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
@@ -388,6 +388,7 @@ BEHAVIOURS = misbehaviours(MODEL_ANSWER, "CrossDecoderBlock.forward", longer=(2,
 MISBEHAVING = (
     *(each for each in BEHAVIOURS if each.name != "changes-its-input"),
     replace(only_in_training(MODEL_ANSWER, "CrossDecoderBlock.forward"), hint=MODES),
+    in_a_plain_list(MODEL_ANSWER, "cross_attention"),
     *(
         wrong(f"{name}-{when}", MODES, **{line: theirs.format(mode=mode) for line, theirs in lines.items()})
         for name, lines in LEFT_OUT.items()

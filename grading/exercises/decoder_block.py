@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grading.judge import values
-from grading.mistakes import IN_PLACE, misbehaviours, only_in_training
+from grading.mistakes import IN_PLACE, in_a_plain_list, misbehaviours, only_in_training
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.decoder_block import DECODER_BLOCK
@@ -221,6 +221,8 @@ WRONG = (
 MISBEHAVING = (
     *misbehaviours(MODEL_ANSWER, "TransformerDecoderBlock.forward", longer=(3, 13)),
     only_in_training(MODEL_ANSWER, "TransformerDecoderBlock.forward"),
+    in_a_plain_list(MODEL_ANSWER, "attention"),
+    in_a_plain_list(MODEL_ANSWER, "mlp"),
     edited(
         "adds-to-its-input",
         IN_PLACE,

@@ -12,7 +12,7 @@ from grading.answers import Answer
 from grading.exercises import decoder_block
 from grading.exercises.decoder_block import linear, normalised, thought
 from grading.judge import ALL_RIGHT, as_given, failure_told, part_values, right, values
-from grading.mistakes import IN_PLACE, misbehaviours, only_in_training
+from grading.mistakes import IN_PLACE, in_a_plain_list, misbehaviours, only_in_training
 from grading.padding import draw_batch, is_right
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Mark, Part, ValueRecord, WrongAnswer, dyadic, edited
@@ -317,6 +317,7 @@ MISBEHAVING = (
         if each.name != "changes-its-input"
     ),
     *HALF_WRONG,
+    in_a_plain_list(MODEL_ANSWER, "attention", fails=(BLOCK,)),
     edited(
         "added-in-place",
         IN_PLACE,

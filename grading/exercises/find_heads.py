@@ -622,15 +622,15 @@ def find_heads(weights, patterns, by_place):
     "query-by-query": """\
 def find_heads(weights, patterns, by_place):
     b, h, n, _ = weights.shape
-    profile = torch.zeros(h, n)
+    profile = weights.new_zeros(h, n)
     for i in range(n):
         for j in range(i + 1):
             profile[:, i - j] += weights[:, :, i, j].sum(dim=0) / (b * (n - i + j))
     null = [profile[:, : i + 1].flip(1) for i in range(n)]
     null = [row / row.sum(dim=1, keepdim=True) for row in null]
-    heads, most = torch.full((h,), -1), torch.zeros(h)
+    heads, most = weights.new_full((h,), -1).long(), weights.new_zeros(h)
     for p in range(len(patterns)):
-        score, explained, chance, queries = torch.zeros(h), torch.zeros(h), 0.0, 0
+        score, explained, chance, queries = weights.new_zeros(h), weights.new_zeros(h), 0.0, 0
         for s, i in patterns[p].any(dim=-1).nonzero().tolist():
             keys = patterns[p, s, i].nonzero().flatten()
             score += weights[s, :, i, keys].sum(dim=1)
@@ -690,7 +690,7 @@ def find_heads(weights, patterns, by_place):
     heads = [-1] * h
     for excess, head, number in sorted(table):
         heads[head] = number  # the largest excess is the last
-    return torch.tensor(heads)
+    return torch.tensor(heads, device=weights.device)
 """,
     "gathered": """\
 def find_heads(weights, patterns, by_place):

@@ -12,6 +12,7 @@ from grading.properties import Ask, Property
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.classifier import SEQUENCE_CLASSIFIER, SHARES
 from transformer_lm.checks.exercise import OTHER_SIZES
+from transformer_lm.checks.other_device import PLAIN_LIST
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
@@ -247,6 +248,7 @@ KEEP_TABLE = "Make self.embed a table of embeddings in __init__: how many there 
 MISBEHAVING = (
     *misbehaviours(MODEL_ANSWER, "SequenceClassifier.forward", longer=(6, 13), calls=2),
     only_in_training(MODEL_ANSWER, "SequenceClassifier.forward"),
+    edited("layers-in-a-plain-list", PLAIN_LIST, MODEL_ANSWER, ("nn.ModuleList(layers)", "list(layers)")),
     wrong("fixed-padding", OTHER_SIZES, seen="tokens != 6"),
     wrong(
         "always-two-layers",

@@ -17,6 +17,7 @@ from transformer_lm.checks import EXERCISES
 from transformer_lm.checks.exercise import Inputs, ProductCounter, PublicExercise
 from transformer_lm.checks.experiment import ExperimentExercise
 from transformer_lm.checks.observed_shapes import observe
+from transformer_lm.checks.other_device import elsewhere
 from transformer_lm.checks.plain import plain
 from transformer_lm.checks.report import NOT_THEIRS, CheckFailed, described, described_errors, kind
 from transformer_lm.checks.shape_comments import findings
@@ -130,29 +131,31 @@ class Answer:
         evaluate: bool = False,
         strided: bool = False,
         gradients: bool = False,
+        other_device: bool = False,
     ) -> tuple[dict, dict]:
         """Call the answer on these inputs, after building it if asked to; give back what came out, and the inputs."""
+        exercise = elsewhere(self.exercise) if other_device else self.exercise
         leaves = {key: torch.from_numpy(array.copy()) for key, array in arrays.items()}
         if gradients:
             for leaf in leaves.values():
                 leaf.requires_grad_(leaf.is_floating_point())
         given = {key: leaf.clone() for key, leaf in leaves.items()}
         if strided:
-            given |= {key: given[key].mT.contiguous().mT for key in self.exercise.reads}
+            given |= {key: given[key].mT.contiguous().mT for key in exercise.reads}
         reply: dict = {"error": None, "kinds": {}, "products": 0}
         outputs: Inputs = {}
         results: dict = {}
         try:
-            with described_errors(self._tried(given, build), "something to call"):
+            with described_errors(exercise.tried(given, next(iter(exercise.axes))), "something to call"):
                 if build:
-                    self.subject = self.exercise.build(SHELL.user_ns[name], given)
+                    self.subject = exercise.build(SHELL.user_ns[name], given)
                 if isinstance(self.subject, nn.Module):
                     self.subject.train(not evaluate)
-            calls = self.exercise.call(self.subject, given)
+            calls = exercise.call(self.subject, given)
             counter = ProductCounter()
-            with counter if self.exercise.products is not None else nullcontext():  # counting slows everything down
-                for output in self.exercise.axes:
-                    self._keep_next(calls, output, given, outputs, reply)
+            with counter if exercise.products is not None else nullcontext():  # counting slows everything down
+                for output in exercise.axes:
+                    self._keep_next(exercise, calls, output, given, outputs, reply)
             reply["products"] = max(counter.count, _products_behind(outputs))
             if gradients and not reply["error"]:
                 results |= self._gradients(outputs, leaves)
@@ -166,10 +169,13 @@ class Answer:
                 reply["kinds"][output] = f"{kind(value)}{dtype}"[:TEXT]
         return reply, results | {f"after/{key}": _array(tensor) for key, tensor in given.items()}
 
-    def _keep_next(self, calls: Iterator, output: str, given: Inputs, outputs: Inputs, reply: dict) -> None:
+    @staticmethod
+    def _keep_next(
+        exercise: PublicExercise, calls: Iterator, output: str, given: Inputs, outputs: Inputs, reply: dict
+    ) -> None:
         """Keep the next output, or tell the first error: it may cost one part of an exercise and leave the others."""
         try:
-            with described_errors(self.exercise.tried(given, output), f"{output}, a tensor"):
+            with described_errors(exercise.tried(given, output), f"{output}, a tensor"):
                 value = next(calls)
                 if isinstance(value, Exception):
                     raise value
@@ -223,9 +229,6 @@ class Answer:
             raise ERRORS.get(kind_of_error, RuntimeError)(message)
         result = torch.from_numpy(found["result"])
         return result.bfloat16() if coarse else result
-
-    def _tried(self, given: Inputs, build: bool) -> str:
-        return self.exercise.tried(given, next(iter(self.exercise.axes)))
 
     def _gradients(self, outputs: Inputs, leaves: Inputs) -> dict[str, np.ndarray]:
         """Return the gradients of each trained output's squares, summed, by the inputs that have any."""

@@ -114,6 +114,7 @@ BEAM_SEARCH = PublicExercise(
     tried=_tried,
     batched=False,
     returned_together=tuple((f"{search}_tokens", f"{search}_score") for search in SEARCHES),
+    keeps_device=False,
 )
 
 

@@ -37,6 +37,7 @@ CAUSAL_MASK = PublicExercise(
     call=_call_mask,
     tried=_tried_mask,
     batched=False,
+    keeps_device=False,
 )
 
 # --- masked-self-attention ----------------------------------------------------------------------

@@ -47,7 +47,7 @@ class AddShare(nn.Module):
 
     def __init__(self, share: float) -> None:
         super().__init__()
-        self.share = share
+        self.share = nn.Parameter(torch.tensor(share))
 
     def forward(self, x: Tensor, visible: Tensor | None = None) -> Tensor:
         """Return (b, n, hidden) as x itself."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_lm.checks.diagnosis import compare, compare_gradients
+from transformer_lm.checks.other_device import elsewhere
 from transformer_lm.checks.ready_made import READY_MADE, refused_attention
 from transformer_lm.checks.report import CheckFailed, described, described_errors, passed
 from transformer_lm.device import best_device
@@ -43,7 +44,8 @@ class PublicExercise:
     inputs are weights. `build` makes from an answer and the inputs what is to be called, usually a module with those
     weights; `call` yields its outputs one after the other, or the error that was raised instead of one (see `attempt`);
     `tried` says in words how an output was made. `products` is the number of matrix products that one call may take,
-    where the exercise sets one; `about` names what is checked, if not everything. Where the exercise
+    where the exercise sets one. With `keeps_device`, outputs must be on the device of the inputs; not where an answer is
+    given numbers of Python's, or may return such. `about` names what is checked, if not everything. Where the exercise
     `forbids_attention`, torch's ready-made attention is not an answer. The outputs that are `causal`, (..., i, j), are
     exactly 0 where a key comes after its query. `returned_together` holds the outputs that come from one call, where
     that matters: then a mistake is named only if it fits all of them.
@@ -58,6 +60,7 @@ class PublicExercise:
     tried: Callable[[Inputs, str], str]
     products: int | None = None
     batched: bool = True
+    keeps_device: bool = True
     about: str = ""
     forbids_attention: bool = False
     causal: tuple[str, ...] = ()
@@ -118,6 +121,8 @@ class PublicExercise:
         for check in more:
             with self.rules():
                 check(answer)
+        if not self.about:
+            elsewhere(self)._check_on_other_device(answer, other_sizes)
         right = f"{self.about} right for every size tried".strip()
         passed(self.id, f"{right}, and gradients flow." if self.trains else f"{right}.")
 
@@ -148,6 +153,11 @@ class PublicExercise:
             self._compared_outputs(subject_for(given), given, case, {})
         except CheckFailed as failed:
             raise CheckFailed(failed.tried, failed.yours, failed.expected, hint) from failed
+
+    def _check_on_other_device(self, answer: object, case: Case) -> None:
+        """Check the outputs of a case with everything on a device that is not the CPU."""
+        given = {name: tensor.clone() for name, tensor in case.inputs.items()}
+        self._compared_outputs(self._built(answer, given), given, case, {})
 
     def _built(self, answer: object, given: Inputs) -> object:
         with self.rules(), described_errors(self.tried(given, next(iter(self.axes))), "something to call"):

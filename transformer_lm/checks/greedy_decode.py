@@ -103,7 +103,7 @@ def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
             most = max(most, model.rows_read / max(decoded.numel(), 1))
             decoded = decoded.to(torch.get_default_dtype())
         yield decoded
-    yield torch.tensor([most])
+    yield torch.tensor([most], device=inputs["source"].device)
 
 
 GREEDY_DECODE = PublicExercise(

@@ -85,7 +85,8 @@ def _call_score(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
         chance = torch.tensor(chance) if isinstance(chance, int | float | np.number) else chance
         if isinstance(chance, Tensor) and chance.dim():
             raise CheckFailed(tried, f"chance of shape {tuple(chance.shape)}", "chance of shape ()", ONE_CHANCE)
-        yield chance[None] if isinstance(chance, Tensor) else chance
+        # Without axes, it may be on any device.
+        yield chance.to(inputs["weights"].device)[None] if isinstance(chance, Tensor) else chance
 
 
 PATTERN_SCORE = PublicExercise(

@@ -201,6 +201,7 @@ LAST_POSITION_BITS = PublicExercise(
     call=_call_bits,
     tried=_tried_bits,
     batched=False,
+    keeps_device=False,
 )
 
 # --- the checks ---------------------------------------------------------------------------------

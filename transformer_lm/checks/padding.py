@@ -48,6 +48,7 @@ PAD_BATCH = PublicExercise(
     call=_call,
     tried=_tried,
     batched=False,
+    keeps_device=False,
 )
 
 

@@ -76,6 +76,8 @@ def described(error: Exception) -> tuple[str, str]:
     if message == READY_MADE:
         return f"calls torch's ready-made attention{where}", READY_MADE
     yours = f"raises {type(error).__name__}{where}: {message}".rstrip(": ")
+    if hasattr(error, "hint"):  # one of ours, which knows the mistake
+        return yours, error.hint
     if "inplace operation" in message:
         return (
             yours,

@@ -44,6 +44,7 @@ SINUSOIDS = PublicExercise(
     call=_call,
     tried=_tried,
     batched=False,
+    keeps_device=False,
 )
 
 
