@@ -15,6 +15,8 @@ IN_PLACE = "A tensor that the gradient needs was changed in place: make a new on
 CUT = "Something cuts the graph: `.detach()`, `.data`, `.item()`, `torch.tensor()` or `no_grad`."
 ERROR = "Read the error together with the line it names; print what stands in that line."
 
+NO_EPSILON = "The norm has no epsilon: where the features of a position are all equal, it divides 0 by 0."
+
 SCALED_BY_LENGTH = "The scores are scaled by the number of positions; their spread depends on another size."
 KEYS_AS_VALUES = "The keys are averaged in place of the values."
 KEYS_VIEWED = (
@@ -192,6 +194,17 @@ def misbehaviours(
             ("fits-known-sizes", OTHER_SIZES, parts, f"if x.shape[1] > 17: {spoil}"),
         )
     )
+
+
+def no_epsilon(answer: str, *norms: str, fails: tuple[str, ...] = ()) -> WrongAnswer:
+    """Return the module whose norms, called as `self.norm(x)`, are computed by hand and divide by 0."""
+    by_hand = """
+    def normalised(self, x, norm):
+        variance, mean = torch.var_mean(x, dim=-1, keepdim=True, correction=0)
+        return (x - mean) / variance.sqrt() * norm.weight + norm.bias
+"""
+    edits = [(norm, "self.normalised({1}, {0})".format(*norm.rstrip(")").split("("))) for norm in norms]
+    return edited("no-epsilon", NO_EPSILON, answer + by_hand, *edits, fails=fails)
 
 
 def in_a_plain_list(answer: str, part: str, fails: tuple[str, ...] = ()) -> WrongAnswer:

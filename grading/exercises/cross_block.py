@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grading.exercises.cross_attention import KEPT, right_for_other_masks
-from grading.exercises.decoder_block import linear, normalised, thought
+from grading.exercises.decoder_block import linear, normalised, thought, with_even_positions
 from grading.judge import values
-from grading.mistakes import ERROR, IN_PLACE, in_a_plain_list, misbehaviours, only_in_training
+from grading.mistakes import ERROR, IN_PLACE, in_a_plain_list, misbehaviours, no_epsilon, only_in_training
 from grading.padding import draw_batch
 from grading.properties import SEQUENCES_APART, Ask, Property, input_matters, same
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
@@ -23,7 +23,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
     target = draw_batch(rng, {"b": b, "n": n, "magnitude": sizes.get("magnitude", 1)}, hidden, bound=2)
     source = draw_batch(rng, {"b": b, "n": m, "magnitude": sizes.get("magnitude", 1)}, hidden, bound=1)
     case = {
-        "x": target["x"],
+        "x": with_even_positions(target["x"]),
         "memory": source["x"],
         "target_visible": np.tri(n, dtype=bool) & target["visible"][:, None, :],
         "source_visible": source["visible"],
@@ -104,6 +104,7 @@ def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
 
 
 WRONG = (
+    no_epsilon(MODEL_ANSWER, "self.attention_norm(x)", "self.cross_norm(attended)", "self.mlp_norm(informed)"),
     wrong(
         "no-residual",
         "There is no residual: each part's output takes the place of its input, in place of being added to it.",

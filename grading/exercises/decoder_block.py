@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grading.judge import values
-from grading.mistakes import IN_PLACE, in_a_plain_list, misbehaviours, only_in_training
+from grading.mistakes import IN_PLACE, in_a_plain_list, misbehaviours, no_epsilon, only_in_training
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.decoder_block import DECODER_BLOCK
@@ -18,7 +18,8 @@ NORMS = ("attention_norm", "mlp_norm")
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
     """Return an input, the weights of the two norms, and those of what stands for attention and MLP."""
     hidden, width = sizes["hidden"], sizes["width"]
-    case = {"x": dyadic(rng, sizes["b"], sizes["n"], hidden, bound=2 * sizes.get("magnitude", 1))}
+    x = dyadic(rng, sizes["b"], sizes["n"], hidden, bound=2 * sizes.get("magnitude", 1))
+    case = {"x": with_even_positions(x)}
     for norm in NORMS:
         case[f"{norm}_weight"] = 1 + dyadic(rng, hidden, bound=0.75)
         case[f"{norm}_bias"] = dyadic(rng, hidden, bound=1)
@@ -26,6 +27,12 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
         case[f"{layer}_weight"] = dyadic(rng, size_out, size_in, bound=0.75)
         case[f"{layer}_bias"] = dyadic(rng, size_out, bound=1)
     return case
+
+
+def with_even_positions(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return sequences in which two positions need the epsilon of a norm: their features are all or nearly equal."""
+    x[0, 0], x[-1, 0] = 0, np.arange(x.shape[-1]) % 2 / 64
+    return x
 
 
 def reference(case: Arrays) -> Arrays:
@@ -216,6 +223,7 @@ WRONG = (
         "Attention comes twice, and the MLP never.",
         think="attended + self.attention(self.mlp_norm(attended))",
     ),
+    no_epsilon(MODEL_ANSWER, "self.attention_norm(x)", "self.mlp_norm(attended)"),
 )
 
 MISBEHAVING = (

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from grading.answers import Answer
 from grading.exercises import decoder_block
-from grading.exercises.decoder_block import linear, normalised, thought
+from grading.exercises.decoder_block import linear, normalised, thought, with_even_positions
 from grading.judge import ALL_RIGHT, as_given, failure_told, part_values, right, values
-from grading.mistakes import IN_PLACE, in_a_plain_list, misbehaviours, only_in_training
+from grading.mistakes import IN_PLACE, in_a_plain_list, misbehaviours, no_epsilon, only_in_training
 from grading.padding import draw_batch, is_right
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Mark, Part, ValueRecord, WrongAnswer, dyadic, edited
@@ -33,6 +33,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
     """Return a batch with padding, the weights of the block, and those of what stands for attention."""
     hidden = sizes["hidden"]
     case = draw_batch(rng, sizes, hidden, bound=2)
+    case["x"] = with_even_positions(case["x"])
     for norm in NORMS:
         case[f"{norm}_weight"] = 1 + dyadic(rng, hidden, bound=0.75)
         case[f"{norm}_bias"] = dyadic(rng, hidden, bound=1)
@@ -222,7 +223,15 @@ DROPOUT_WRONG = (
 )
 
 # Nobody who has written the decoder's block does these again.
-RARE = {"subtracted", "averaged", "multiplied", "attention-twice", "residual-added-twice", "mlp-reads-attention-alone"}
+RARE = {
+    "subtracted",
+    "averaged",
+    "multiplied",
+    "attention-twice",
+    "residual-added-twice",
+    "mlp-reads-attention-alone",
+    "no-epsilon",
+}
 
 WRONG = (
     *(
@@ -230,6 +239,7 @@ WRONG = (
         for each in decoder_block.WRONG
         if each.name not in RARE
     ),
+    no_epsilon(MODEL_ANSWER, "self.attention_norm(x)", "self.mlp_norm(attended)", fails=(BLOCK,)),
     other_norm("norm-over-positions", "The norms run over the positions: each position must be normalised alone.", "1"),
     other_norm(
         "norm-over-batch",

@@ -7,7 +7,7 @@ import numpy as np
 from grading.exercises.decoder_block import linear, normalised
 from grading.exercises.sequence_classifier import SEQUENCES_APART
 from grading.judge import values
-from grading.mistakes import ERROR, IN_PLACE, misbehaviours, only_in_training
+from grading.mistakes import ERROR, IN_PLACE, misbehaviours, no_epsilon, only_in_training
 from grading.properties import Ask, Property, same
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.exercise import OTHER_SIZES
@@ -31,6 +31,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
         "unembed_weight": dyadic(rng, vocab_size, hidden, bound=0.75),
         "unembed_bias": dyadic(rng, vocab_size, bound=1),
     }
+    case["tokens_weight"][case["tokens"][0, 1]] = case["positions_weight"][1] = 0  # there, a norm needs its epsilon
     for norm in NORMS:
         case[f"{norm}_weight"] = 1 + dyadic(rng, num_layers, hidden, bound=0.75)
         case[f"{norm}_bias"] = dyadic(rng, num_layers, hidden, bound=1)
@@ -250,6 +251,7 @@ RESIDUAL_MISTAKES = (
 )
 
 NORM_MISTAKES = (
+    no_epsilon(MODEL_ANSWER, "attention_norm(x)", "mlp_norm(x)", "self.final_norm(x)"),
     wrong(
         "post-norm",
         "The norms come after the sums, as in the first transformers: here each comes before its part.",
