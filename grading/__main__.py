@@ -1,4 +1,4 @@
-"""The commands that instructors type: `python -m grading run|report|try|prove|freeze|outline|bundle`."""
+"""The commands that instructors type: `python -m grading run|report|try|prove|mutate|freeze|outline|bundle`."""
 
 import argparse
 import json
@@ -28,6 +28,7 @@ def main() -> None:
     _add_report(commands.add_parser("report", help="tell which mistakes a class has made, and how many made them"))
     _add_try(commands.add_parser("try", help="tell what an answer would get, and why"))
     _add_prove(commands.add_parser("prove", help="prove that wrong answers are refused and right ones accepted"))
+    _add_mutate(commands.add_parser("mutate", help="find machine-made wrong answers that are accepted"))
     _add_freeze(commands.add_parser("freeze", help="write the frozen values that students check against"))
     _add_outline(commands.add_parser("outline", help="write what students' own checks know of the release"))
     _add_bundle(commands.add_parser("bundle", help="write the zip that students get"))
@@ -216,6 +217,40 @@ def _prove(arguments: argparse.Namespace) -> int:
     if faults:
         print(f"{len(faults)} of {len(tried)} grades are not as they should be.")
     return 1 if faults else 0
+
+
+def _add_mutate(parser: argparse.ArgumentParser) -> None:
+    _add_exercises(parser)
+    parser.add_argument(
+        "--sample", type=_positive, metavar="N", help="try about N mutants of each exercise (default: all)"
+    )
+    parser.add_argument("--turn", type=int, default=0, help="which ones --sample takes: other ones at each turn")
+    parser.add_argument("--verbose", action="store_true", help="also list the mutants that are equivalent")
+    parser.add_argument("--json", action="store_true", help="print the table and the survivors as JSON")
+    _add_workers(parser)
+    _add_reduced(parser)
+    parser.set_defaults(command_function=_mutate)
+
+
+def _mutate(arguments: argparse.Namespace) -> int:
+    from grading.mutate import SURVIVOR, as_json, as_text, is_mutated, judged, tasks
+
+    chosen = arguments.exercises or list(records())
+    exercises = [exercise for exercise in chosen if is_mutated(records()[exercise])]
+    left_out = [exercise for exercise in chosen if exercise not in exercises]
+    if left_out:
+        print(f"Left out, because their answers are results and not code: {', '.join(left_out)}.", file=sys.stderr)
+    tried = [
+        task
+        for exercise in exercises
+        for task in tasks(exercise, arguments.reduced_isolation, arguments.sample, arguments.turn)
+    ]
+    try:
+        found = list(tqdm(judged(tried, arguments.workers), total=len(tried), unit="mutant", disable=None))
+    except KeyboardInterrupt:
+        sys.exit("Interrupted. Nothing is kept; --sample N tries fewer mutants.")
+    print(as_json(found) if arguments.json else as_text(found, arguments.verbose))
+    return 1 if any(verdict.kind == SURVIVOR for _, verdict in found) else 0
 
 
 def _add_freeze(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,128 @@
+"""Machine-made wrong answers: those that are accepted and compute something else are found."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from grading import mutate
+from grading.exercises import records
+from grading.mutants import Mutant
+from grading.mutate import EQUIVALENT, REFUSED, SURVIVOR, Task, Verdict, as_text, is_mutated, table, tasks, verdict
+from grading.prove import computing_once
+from grading.record import Part
+from grading.sandbox import missing_walls
+
+ROOT = Path(__file__).parents[1]
+REDUCED = bool(missing_walls())
+OPTIONS = ["--reduced-isolation"] if REDUCED else []
+MUTATED = [exercise for exercise, record in records().items() if is_mutated(record)]
+FEW, MORE = 2, 40  # mutants of each exercise
+
+SCORES = "def attention_scores(queries, keys):\n    {}\n    return queries @ keys.mT / keys.shape[-1] ** {}\n"
+
+
+def survivors(exercise: str, sample: int, turn: int) -> list[str]:
+    """Return what is told of accepted wrong answers; judged here, so that the exercises of a topic share a server."""
+    found = [(task, verdict(task)) for task in tasks(exercise, REDUCED, sample, turn)]
+    return [as_text([each]) for each in found if each[1].kind == SURVIVOR]
+
+
+@pytest.mark.parametrize("exercise", MUTATED)
+def test_no_mutant_of_today_survives(exercise, turn):
+    assert survivors(exercise, FEW, turn) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("exercise", MUTATED)
+def test_none_of_many_mutants_survives(exercise, turn):
+    assert survivors(exercise, MORE, turn) == []
+
+
+def of_scores(power: str, first: str = "pass") -> Task:
+    """Return an answer to an exercise as a mutant."""
+    return Task("attention-scores", "model answer", Mutant(0, 1, "a", "b", SCORES.format(first, power)), 1, REDUCED)
+
+
+@pytest.fixture
+def blind_judge(monkeypatch):
+    """Let the judge of an exercise accept everything."""
+
+    def forget() -> None:
+        for function in (computing_once, mutate._record, mutate._cases, mutate._disputed):
+            function.cache_clear()
+
+    record = records()["attention-scores"]
+    blind = replace(record, parts=(Part("attention-scores-check", 2, lambda *given: "Right"),))
+    monkeypatch.setitem(records(), record.id, blind)
+    forget()
+    yield
+    forget()
+
+
+@pytest.mark.parametrize(("power", "kind"), [("0.5", EQUIVALENT), ("(1 / 2)", EQUIVALENT), ("0.4", SURVIVOR)])
+def test_a_hole_in_the_judge_is_found(blind_judge, power, kind):
+    assert verdict(of_scores(power)).kind == kind
+
+
+def test_a_survivor_tells_what_differs_and_where(blind_judge):
+    assert "scores is not the reference's (b=" in verdict(of_scores("0.4")).differs
+    assert "gradient of scores by queries" in verdict(of_scores("0.5", "queries = queries.detach()")).differs
+    assert (
+        "queries is changed by the call"
+        in verdict(of_scores("0.5", "x = queries.clone(); queries.zero_(); queries = x")).differs
+    )
+    assert "ZeroDivisionError" in verdict(of_scores("0.5", "1 // (len(queries) - 1)")).differs
+
+
+def test_a_judge_that_sees_keeps_the_hole_closed():
+    assert verdict(of_scores("0.4")).kind == REFUSED
+    assert verdict(of_scores("0.5")).kind == EQUIVALENT
+
+
+def test_an_endless_mutant_ends(monkeypatch):
+    monkeypatch.setattr(mutate, "SECONDS", 2)
+    assert verdict(of_scores("0.5", "while True: pass")).kind == REFUSED
+
+
+def test_an_endless_mutant_that_is_accepted_ends_too(blind_judge, monkeypatch):
+    monkeypatch.setattr(mutate, "COMPARED_SECONDS", 2)
+    assert "runs with all before it for 2 seconds" in verdict(of_scores("0.5", "while True: pass")).differs
+
+
+def test_only_answers_that_are_results_are_left_out():
+    assert [exercise for exercise in records() if exercise not in MUTATED] == [
+        "simple-experiment",
+        "full-experiment",
+        "training-run",
+        "head-claim",
+    ]
+
+
+def test_the_table_counts_every_mutant_of_an_exercise_once():
+    task = of_scores("0.5")
+    found = [(task, Verdict(kind, "", 0.5)) for kind in (REFUSED, REFUSED, REFUSED, EQUIVALENT, SURVIVOR, SURVIVOR)]
+    assert [list(row.values()) for row in table(found)] == [["attention-scores", 6, 3, 1, 2, 3]]
+    text = as_text(found)
+    assert text.count("line 1: survivor\n- a\n+ b\n") == 2
+    assert "equivalent\n- a" not in text
+    assert "line 1: equivalent\n- a\n+ b\n" in as_text(found, verbose=True)
+    assert text.splitlines()[-1].split() == ["all", "6", "3", "1", "2", "3"]
+
+
+def grading(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "grading", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_command_prints_a_table_and_says_what_it_leaves_out():
+    run = grading("mutate", "causal-mask", "head-claim", "--sample", "3", "--turn", "1", "--json", *OPTIONS)
+    assert run.returncode == 0, run.stderr
+    (row,) = json.loads(run.stdout)["table"]
+    assert (row["exercise"], row["survivors"], row["mutants"]) == ("causal-mask", 0, row["refused"] + row["equivalent"])
+    assert 3 <= row["mutants"] <= 6
+    assert "Left out, because their answers are results and not code: head-claim." in run.stderr
