@@ -129,7 +129,8 @@ def as_text(found: list[tuple[Task, Verdict]], verbose: bool = False) -> str:
     for row in shown:
         first, *others = (str(row[column]).rjust(width) for column, width in widths.items())
         lines.append("  ".join([first.strip().ljust(widths["exercise"]), *others]))
-    return "\n".join(lines)
+    counts = f"{total[REFUSED]} refused, {total[EQUIVALENT]} equivalent, {total['survivors']} survivors"
+    return "\n".join([*lines, f"{total['mutants']} mutants: {counts}."])
 
 
 def _told(task: Task, verdict: Verdict) -> str:

@@ -35,6 +35,8 @@ RUN_ELSEWHERE = {
     "make test": ".ci/run",
     "make test-all": ".ci/run",
     ".ci/run": ".ci/run",
+    "python -m grading prove": "tests/test_prove.py",
+    "python -m grading mutate": "tests/test_mutate.py",
     "nbgrader autograde 01_self_attention": "tests/test_pipeline.py",
     "nbgrader export": "tests/test_pipeline.py",
     "python -m transformer_lm train --no-residual --out runs/no-residual": "tests/test_main.py",
@@ -125,7 +127,7 @@ def followed(tmp_path_factory) -> Followed:
         for command in commands(block) if block.kind == "sh" else ():
             if command.startswith("cp ~/Downloads"):
                 hand_in(result.course, folder / "home" / "Downloads")
-            reduced = " --reduced-isolation" if re.match(r"python -m grading (run|try|prove)", command) else ""
+            reduced = " --reduced-isolation" if re.match(r"python -m grading (run|try|prove|mutate)", command) else ""
             done = run_in(result.course, command + (reduced if missing_walls() else ""), HOME=str(folder / "home"))
             result.ended[block.guide, command] = done.returncode
             result.printed[block.guide, command] = done.stdout

@@ -110,7 +110,8 @@ def test_the_table_counts_every_mutant_of_an_exercise_once():
     assert text.count("line 1: survivor\n- a\n+ b\n") == 2
     assert "equivalent\n- a" not in text
     assert "line 1: equivalent\n- a\n+ b\n" in as_text(found, verbose=True)
-    assert text.splitlines()[-1].split() == ["all", "6", "3", "1", "2", "3"]
+    assert text.splitlines()[-2].split() == ["all", "6", "3", "1", "2", "3"]
+    assert text.splitlines()[-1] == "6 mutants: 3 refused, 1 equivalent, 2 survivors."
 
 
 def grading(*arguments: str) -> subprocess.CompletedProcess:
