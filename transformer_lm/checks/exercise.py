@@ -44,11 +44,11 @@ class PublicExercise:
     inputs are weights. `build` makes from an answer and the inputs what is to be called, usually a module with those
     weights; `call` yields its outputs one after the other, or the error that was raised instead of one (see `attempt`);
     `tried` says in words how an output was made. `products` is the number of matrix products that one call may take,
-    where the exercise sets one. With `keeps_device`, outputs must be on the device of the inputs; not where an answer is
-    given numbers of Python's, or may return such. `about` names what is checked, if not everything. Where the exercise
-    `forbids_attention`, torch's ready-made attention is not an answer. The outputs that are `causal`, (..., i, j), are
-    exactly 0 where a key comes after its query. `returned_together` holds the outputs that come from one call, where
-    that matters: then a mistake is named only if it fits all of them.
+    where the exercise sets one. With `keeps_device`, outputs must be on the device of the inputs; not where an answer
+    is given numbers of Python's, or may return such. `about` names what is checked, if not everything. Where the
+    exercise `forbids_attention`, torch's ready-made attention is not an answer. The outputs that are `causal`,
+    (..., i, j), are exactly 0 where a key comes after its query. `returned_together` holds the outputs that come from
+    one call, where that matters: then a mistake is named only if it fits all of them.
     """
 
     id: str
