@@ -119,6 +119,30 @@ def test_a_test_that_is_still_empty_is_told_so():
     assert part.message.endswith("hint:     Replace that line by your code.")
 
 
+WRONG_SHAPES = """\
+def test_attention_scores(attention_scores):
+    attention_scores(torch.ones(2, 3, 4), torch.ones(2, 5, 6))
+"""
+UNEQUAL_COUNTS = """\
+def test_attention_scores(attention_scores):
+    scores = attention_scores(torch.ones(2, 3, 4), torch.ones(2, 5, 4))
+    attention_scores(scores, torch.ones(2, 7, 5))
+"""
+
+
+def test_an_error_of_the_given_function_is_not_taken_for_an_assert_of_the_test():
+    part = judged(WRONG_SHAPES)
+    assert "it fails for the right version: raises ShapeError" in part.message
+    assert "Compute your expected numbers once more by hand" not in part.message
+    with pytest.raises(checks.CheckFailed) as caught:
+        checks.student_test(RECORD.answer(WRONG_SHAPES))
+    assert caught.value.hint in part.message
+
+
+def test_a_test_without_an_assert_earns_nothing_where_a_wrong_version_raises():
+    assert judged(UNEQUAL_COUNTS).points == 0
+
+
 SLOW_TO_READ = """\
 def test_attention_scores(attention_scores):
     import sys, time

@@ -67,12 +67,13 @@ def described(error: Exception) -> tuple[str, str]:
     theirs = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if frame.line and not NOT_THEIRS & set(Path(frame.filename).resolve().parents)
+        if not NOT_THEIRS & set(Path(frame.filename).resolve().parents)
     ]
     message = _first_line(error)
     if isinstance(error, NotImplementedError) and theirs and not message:
         return f"raises NotImplementedError in {theirs[-1].name}", "Replace that line by your code."
-    where = f" in `{theirs[-1].line}`" if theirs else ""
+    lines = [frame.line for frame in theirs if frame.line]  # code that was made from a text has none
+    where = f" in `{lines[-1]}`" if lines else ""
     if message == READY_MADE:
         return f"calls torch's ready-made attention{where}", READY_MADE
     yours = f"raises {type(error).__name__}{where}: {message}".rstrip(": ")
@@ -86,7 +87,7 @@ def described(error: Exception) -> tuple[str, str]:
     if "view size is not compatible" in message:
         hint = "The sizes fit, the order in memory does not: after `transpose`, `view` cannot cut and `reshape` can."
         return yours, hint
-    if not where:
+    if not theirs:
         is_about_def = isinstance(error, TypeError) and re.search("argument|callable", message)
         return yours, NOT_REACHED if is_about_def or '"forward" function' in message else NOT_USABLE
     if isinstance(error, RuntimeError | IndexError) and re.search("size|shape|dimension", message):

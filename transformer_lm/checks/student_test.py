@@ -98,11 +98,16 @@ def _is_meant(error: BaseException) -> bool:
 def outcome_of(test: Callable, function: Callable) -> dict:
     """Run a test on a function; return what it raised, if anything, and whether it asserts, calls, prints, returns."""
     calls = 0
+    refused: list[Exception] = []  # what the function itself has raised: no assert of the test's
 
     def given(*arguments: object, **options: object) -> object:
         nonlocal calls
         calls += 1
-        returned = function(*arguments, **options)
+        try:
+            returned = function(*arguments, **options)
+        except Exception as error:
+            refused.append(error)
+            raise
         return returned.detach() if isinstance(returned, Tensor) else returned  # a test is about numbers
 
     printed = io.StringIO()
@@ -113,7 +118,8 @@ def outcome_of(test: Callable, function: Callable) -> dict:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a test that exits has failed too
-            (raised, hint), asserts = described(error), _is_meant(error)
+            raised, hint = described(error)
+            asserts = _is_meant(error) and not any(error is each for each in refused)
     facts = {
         "asserts": asserts,
         "calls": calls > 0,
