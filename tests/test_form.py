@@ -89,6 +89,50 @@ def test_what_is_moved_out_of_forward_counts(moved):
     assert statements(SHORT + moved, "SelfAttention") >= 5
 
 
+TRIED_BELOW = """
+
+torch.manual_seed(0)
+layer = SelfAttention(4, 6)
+x = torch.randn(2, 3, 4)
+y = layer(x)
+assert y.shape == (2, 3, 6)
+print(y)
+"""
+TRIED_IN_A_FUNCTION = """
+
+def test_shape():
+    layer = SelfAttention(4, 6)
+    y = layer(torch.randn(2, 3, 4))
+    assert y.shape == (2, 3, 6)
+
+
+test_shape()
+"""
+
+
+@pytest.mark.parametrize("below", [TRIED_BELOW, TRIED_IN_A_FUNCTION], ids=["statements", "function"])
+def test_a_test_below_the_class_does_not_make_its_forward_longer(below):
+    assert statements(SHORT + below, "SelfAttention") == 3
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SHORT + TRIED_IN_A_FUNCTION + "SelfAttention.test = test_shape\n",
+        SHORT + TRIED_IN_A_FUNCTION + "keep = [test_shape]\n",
+        SHORT + TRIED_IN_A_FUNCTION + "import sys\n",
+        SHORT + TRIED_IN_A_FUNCTION + "print(getattr)\n",
+        SHORT + TRIED_IN_A_FUNCTION.replace("\ndef", "\n@torch.no_grad()\ndef"),
+        SHORT + TRIED_IN_A_FUNCTION.replace("    layer =", "    other = lambda: 1\n    layer ="),
+        SHORT.replace("torch.bmm(", "moved(") + "\n\nmoved = torch.nn.Sequential(torch.bmm)\n",
+        SHORT + "\n\nAgain = SelfAttention\n",
+        SHORT + "\n\nfor each in range(2):\n    def f(x):\n        y = x\n        return y\n",
+    ],
+)
+def test_what_a_forward_could_reach_counts(source):
+    assert statements(source, "SelfAttention") > 3
+
+
 def test_no_more_is_taken_off_than_there_is():
     untidy = uncommented(HEAD.wrong[-1].source).replace(" = ", "=")
     got = points(HEAD, untidy)

@@ -7,7 +7,7 @@ import pytest
 
 from grading.answers import LONGEST_CELLS, Answer
 from grading.cells_read import LONGEST_READ, MOST_SEARCHED, Cell, cells_read
-from grading.form import _has_shapes
+from grading.form import _lines_with_shapes, _statements
 from transformer_lm.checks.source import _is_magic, assigned_names, defined_names, used_names, without_magics
 from transformer_lm.checks.style import NO_QA, UNREAD, statements, unread
 
@@ -64,7 +64,8 @@ TEXTS = {
     "exceptions": lambda n: "# no" * (n // 4),
 }
 READ = {
-    "shapes": _has_shapes,
+    "shapes": _lines_with_shapes,
+    "statements-that-make-tensors": _statements,
     "magic": _is_magic,
     "without-magics": tolerated(without_magics),
     "defined": defined_names,

@@ -73,9 +73,9 @@ def style(answer: Callable) -> None:
 def statements(source: str, name: str) -> int | None:
     """Return how many statements a cell takes that defines a class, apart from docstrings, imports and what runs once.
 
-    That is its `__init__`, unless it may be called again, and what is not part of a function or class, such as a
-    comparison below the class. What either defines for later counts, functions, classes and lambdas with all that they
-    hold. A lambda, a `:=` and a `for` over values that stand there count like a statement.
+    That is its `__init__`, unless it may be called again, and what runs with the cell itself, such as a comparison below
+    the class, or a function that is only called there. What an `__init__` defines for later counts, functions, classes
+    and lambdas with all that they hold. A lambda, a `:=` and a `for` over values that stand there count like a statement.
     None if the cell does not define the class, or is not Python.
     """
     tree = parsed(source)
@@ -85,30 +85,75 @@ def statements(source: str, name: str) -> int | None:
 
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+LOOK_UP = ("getattr", "globals", "locals", "sys", "gc", "inspect", "__main__")  # what finds a function without its name
 
 
 def _nodes_that_count(tree: ast.Module, name: str) -> Iterator[ast.AST]:
     """Yield the nodes of a tree, without those that run only once: in the `__init__` of a class, or with the cell."""
     own = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
     inits = {id(node) for each in own for node in each.body if getattr(node, "name", "") == "__init__"}
-    tried = _called_once(tree)
-    if any(_makes_another(node, name) for node in ast.walk(tree) if id(node) not in tried):
-        inits = set()
-    waiting: list[tuple[ast.AST, bool]] = [(tree, True)]
+    called = {id(call.func): call.func for call in _calls_of_the_cell(tree)}
+    tests = _only_called_once(tree, called)
+    skipped = called.keys() | {id(node) for test in tests for node in ast.walk(test)}
+    inits = set() if any(_makes_another(node, name) and id(node) not in skipped for node in ast.walk(tree)) else inits
+    once = inits | {id(test) for test in tests}
+    free = {name for node in tree.body if node not in tests for name in _free_names(node)}
+    waiting = [(node, not free & {each.id for each in _stored(node)}) for node in tree.body]
     while waiting:
         node, runs_once = waiting.pop()
         if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
-            runs_once = id(node) in inits
+            runs_once = id(node) in once
         if not runs_once:
             yield node
         waiting += [(child, runs_once) for child in ast.iter_child_nodes(node)]
 
 
-def _called_once(tree: ast.Module) -> set[int]:
-    """Return the nodes of what a cell itself calls by name, such as a class that it tries out below."""
-    defines = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
-    plain = [each for each in tree.body if not any(isinstance(node, defines) for node in ast.walk(each))]
-    return {id(node.func) for each in plain for node in ast.walk(each) if isinstance(node, ast.Call)}
+def _calls_of_the_cell(tree: ast.Module) -> Iterator[ast.Call]:
+    """Yield the calls that a cell makes itself, outside of its functions and classes."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Call):
+            yield node
+        if not isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _only_called_once(tree: ast.Module, called: dict[int, ast.expr]) -> list[ast.AST]:
+    """Return the functions that a cell calls as it runs, such as tests, and that nothing else can find and call."""
+    nodes = list(ast.walk(tree))
+    if any(getattr(node, "id", getattr(node, "name", "")) in LOOK_UP for node in nodes):
+        return []
+    used = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in called}
+    used |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    used |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    names = {node.id for node in called.values() if isinstance(node, ast.Name)} - used
+    functions = [node for node in tree.body if isinstance(node, FUNCTIONS) and not node.decorator_list]
+    return [node for node in functions if node.name in names and not _holds_another(node)]
+
+
+def _stored(node: ast.AST) -> Iterator[ast.Name]:
+    """Yield the names that a statement of the cell itself gives a value."""
+    if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+        yield from (each for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store))
+
+
+def _free_names(node: ast.AST) -> set[str]:
+    """Return the names that functions take from outside; what the cell keeps under them is part of the functions."""
+    free = set()
+    for function in ast.walk(node):
+        if isinstance(function, (*FUNCTIONS, ast.Lambda)):
+            inside = list(ast.walk(function))
+            names = [each for each in inside if isinstance(each, ast.Name)]
+            bound = {each.id for each in names if isinstance(each.ctx, ast.Store)}
+            bound |= {each.arg for each in inside if isinstance(each, ast.arg)}
+            free |= {each.id for each in names} - bound
+    return free
+
+
+def _holds_another(function: ast.AST) -> bool:
+    """Tell whether a function makes others, which may be kept."""
+    return any(isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)) for node in list(ast.walk(function))[1:])
 
 
 def _makes_another(node: ast.AST, name: str) -> bool:
