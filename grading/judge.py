@@ -592,6 +592,7 @@ def _rebuilt_layer(
     rebuilt = nn.Linear(size_in, size_out, bias=bias is not None)
     for part in ("weight",) if bias is None else ("weight", "bias"):
         identity = str(_table(fact.get("identity")).get(part, f"{attribute}/{part}"))
-        setattr(rebuilt, part, shared.setdefault(identity, getattr(rebuilt, part)))
+        told = nn.Parameter(torch.from_numpy(arrays[f"{attribute}/{part}"].astype(np.float32)))
+        setattr(rebuilt, part, shared.setdefault(identity, told))
         getattr(rebuilt, part).requires_grad_(bool(fact.get("trains")))
     return rebuilt

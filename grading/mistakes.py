@@ -1,5 +1,7 @@
 """Mistakes that more than one exercise knows. A hint names the mistake and keeps the answer to itself."""
 
+import re
+
 from grading.record import WrongAnswer, edited
 from transformer_lm.checks.exercise import (
     CALLED_AGAIN,
@@ -104,6 +106,20 @@ def score_mistakes(answer: str, width: str, fails: tuple[str, ...] = ()) -> tupl
             *((f"self.{layer}(x)", f"x @ self.{layer}.weight.T") for layer in "kqv"),
             fails=fails,
         ),
+    )
+
+
+def one_layer_for_all(answer: str, projected: str, fails: tuple[str, ...] = ()) -> tuple[WrongAnswer, ...]:
+    """Return answers that take keys, queries and values from one layer, where `projected` calls all three."""
+    return tuple(
+        edited(
+            f"{layer}-for-all",
+            "One layer makes keys, queries and values: each of the three needs its own.",
+            answer,
+            (projected, re.sub(r"self\.[kqv]\(", f"self.{layer}(", projected)),
+            fails=fails,
+        )
+        for layer in "kqv"
     )
 
 

@@ -464,6 +464,7 @@ def test_kqv_that_does_not_return_three_fails(answer, yours):
         (lambda i, h: nn.Parameter(torch.zeros(3 * h, i)), "must be an nn.Linear itself"),
         (lambda i, h: None, "must be an nn.Linear itself"),
         (lambda i, h: nn.Linear(i, 3 * h).requires_grad_(False), "frozen"),
+        (lambda i, h: nn.utils.skip_init(nn.Linear, i, 3 * h).apply(lambda layer: layer.weight.data.fill_(1)), "start"),
     ],
 )
 def test_kqv_parameters_of_other_sizes_fail(create, hint):

@@ -71,7 +71,7 @@ def test_model_answer_computes_the_reference_in_float64(record):
 @EXERCISES
 def test_frozen_gradients_are_those_of_the_reference(record):
     """Along a random direction, the reference changes as the gradients say."""
-    case, step = frozen_cases(record)[0], 1e-5
+    case, step = frozen_cases(record)[0], 3e-8  # where a norm needs its epsilon, the slope changes quickly
     rng = np.random.default_rng(0)
     for output, gradients in record.gradients(record.model_answer, case).items():
         direction = {name: rng.standard_normal(case[name].shape) for name in gradients}

@@ -14,6 +14,7 @@ from grading.mistakes import (
     SOFTMAX,
     comment_mistakes,
     misbehaviours,
+    one_layer_for_all,
     only_in_training,
     scaling_mistakes,
     score_mistakes,
@@ -25,6 +26,7 @@ from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edite
 from transformer_lm.checks.ready_made import READY_MADE
 from transformer_lm.checks.self_attention import (
     ATTENTION_SCORES,
+    CONSTANT,
     KQV,
     SELF_ATTENTION,
     kqv_parameters,
@@ -142,6 +144,16 @@ KQV_MISBEHAVING = (
         ONE_PRODUCT,
         KQV_ANSWER,
         ("kqv_parameters(x)", "torch.stack([kqv_parameters(sequence) for sequence in x])"),
+    ),
+    *(
+        edited(
+            f"weights-all-{value}",
+            CONSTANT,
+            KQV_ANSWER,
+            (f"return {LINEAR}", f"layer = {LINEAR}\n    nn.init.constant_(layer.weight, {value})\n    return layer"),
+            fails=("kqv-check-parameters",),
+        )
+        for value in (0, 0.02)
     ),
     wrong_parameters("one-key-wide", NARROW, "nn.Linear(input_size, hidden)"),
     wrong_parameters("queries-and-keys-only", NARROW, "nn.Linear(input_size, 2 * hidden)"),
@@ -392,6 +404,20 @@ WIDTH = "self.q.out_features"
 HEAD_WRONG = (
     *score_mistakes(HEAD_ANSWER, WIDTH),
     *softmax_mistakes(HEAD_ANSWER),
+    *one_layer_for_all(HEAD_ANSWER, "self.k(x), self.q(x), self.v(x)"),
+    *(
+        edited(
+            name,
+            "Features attend to features: a score compares two positions, each by all of its features.",
+            HEAD_ANSWER,
+            ("q @ k.transpose(1, 2)", "q.transpose(1, 2) @ k"),
+            ("weights @ v", averaged),
+        )
+        for name, averaged in (
+            ("over-features", "v @ weights.transpose(1, 2)"),
+            ("over-features-transposed", "v @ weights"),
+        )
+    ),
     edited(
         "scaled-after-softmax",
         "The scale is applied after the softmax: rows of the weights no longer sum to 1.",

@@ -25,6 +25,7 @@ from grading.mistakes import (
     SOFTMAX,
     comment_mistakes,
     misbehaviours,
+    one_layer_for_all,
     only_in_training,
     score_mistakes,
     softmax_mistakes,
@@ -263,6 +264,28 @@ WRONG = (
         "The softmax runs over the heads of a sequence, so heads compete with each other. Which axis holds the keys?",
         MODEL_ANSWER,
         (SOFTMAX, "scores.view(b, self.num_heads, n, n).softmax(dim=1).flatten(0, 1)"),
+    ),
+    *one_layer_for_all(
+        MODEL_ANSWER, "self.split(self.k(x)), self.split(self.q(x)), self.split(self.v(x))", fails=(SCORES, MIXING)
+    ),
+    edited(
+        "all-three-split-together",
+        "Keys, queries and values are joined and then split into heads: a head gets parts of one or two of them.",
+        MODEL_ANSWER,
+        (
+            "k, q, v = self.split(self.k(x)), self.split(self.q(x)), self.split(self.v(x))",
+            "joined = torch.cat([self.k(x), self.q(x), self.v(x)], dim=-1).view(b, n, self.num_heads, -1)\n"
+            "        k, q, v = joined.transpose(1, 2).flatten(0, 1).chunk(3, dim=-1)",
+        ),
+        fails=(SCORES, MIXING),
+    ),
+    edited(
+        "another-mixing-layer",
+        "The heads go through a layer of your own: the one that mixes them is self.mix.",
+        MODEL_ANSWER,
+        ("self.num_heads = num_heads\n", "self.num_heads = num_heads\n        self.proj = nn.Linear(hidden, hidden)\n"),
+        ("self.mix(att)", "self.proj(att)"),
+        fails=(MIXING,),
     ),
     edited(
         "split-by-view",

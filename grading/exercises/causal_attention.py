@@ -7,12 +7,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grading.judge import LONGEST, values
-from grading.mistakes import ERROR, SOFTMAX, misbehaviours, softmax_mistakes
+from grading.mistakes import SOFTMAX, misbehaviours, softmax_mistakes
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
-from transformer_lm.checks.causal_attention import CAUSAL_MASK, MASKED_SELF_ATTENTION, MULTI_HEAD_ATTENTION_LAYER
+from transformer_lm.checks.causal_attention import (
+    CAUSAL_MASK,
+    MASK_MISFITS,
+    MASKED_SELF_ATTENTION,
+    MULTI_HEAD_ATTENTION_LAYER,
+)
 from transformer_lm.checks.exercise import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
 from transformer_lm.checks.ready_made import READY_MADE
+from transformer_lm.checks.report import NONE
 
 SHAPES = "Two shapes do not fit together there. Print the shape of each tensor just before that line."
 
@@ -418,14 +424,16 @@ ATTENTION_WRONG = (
 
 ATTENTION_MISBEHAVING = (
     *misbehaviours(ATTENTION_ANSWER, "self_attention", longer=(3, 17), calls=3),
-    edited("mask-of-one-size", SHAPES, ATTENTION_ANSWER, (CORNER, "visible")),
+    edited("mask-of-one-size", MASK_MISFITS, ATTENTION_ANSWER, (CORNER, "visible")),
+    edited("mask-cut-to-the-queries", MASK_MISFITS, ATTENTION_ANSWER, (CORNER, "visible[:, :i, :i]")),
+    edited("mask-cut-to-the-keys", MASK_MISFITS, ATTENTION_ANSWER, (CORNER, "visible[:, :j, :j]")),
     edited(
         "mask-for-each-needed",
         SHAPES,
         ATTENTION_ANSWER,
         (FILL, "torch.stack([scores[s].masked_fill(~visible[s, :i, :j], -math.inf) for s in range(b)])"),
     ),
-    edited("mask-needed", ERROR, ATTENTION_ANSWER, ("if visible is not None:", "if True:")),
+    edited("mask-needed", NONE, ATTENTION_ANSWER, ("if visible is not None:", "if True:")),
     edited("masked-with-minus-fifty", OTHER_SIZES, ATTENTION_ANSWER, ("-math.inf", "-50")),
     edited(
         "softmax-that-overflows",

@@ -233,6 +233,22 @@ RARE = {
     "no-epsilon",
 }
 
+POST_NORM = next(each for each in decoder_block.WRONG if each.name == "post-norm")
+POST_NORM_TOO = tuple(
+    edited(
+        f"post-norm-{name}",
+        f"The norms come after the sums, where each should come before its part; and {fault}.",
+        of_the_encoder(POST_NORM.source),
+        edit,
+        fails=(BLOCK,),
+    )
+    for name, fault, edit in (
+        ("gelu", "the function between the layers is not ReLU", ("self.up(x).relu()", "F.gelu(self.up(x))")),
+        ("without-relu", "there is no ReLU", (".relu()", "")),
+        ("without-mask", "attention does not get the mask", ("(x, visible=visible)", "(x)")),
+    )
+)
+
 WRONG = (
     *(
         replace(each, source=of_the_encoder(each.source), fails=(BLOCK,))
@@ -240,6 +256,7 @@ WRONG = (
         if each.name not in RARE
     ),
     no_epsilon(MODEL_ANSWER, "self.attention_norm(x)", "self.mlp_norm(attended)", fails=(BLOCK,)),
+    *POST_NORM_TOO,
     other_norm("norm-over-positions", "The norms run over the positions: each position must be normalised alone.", "1"),
     other_norm(
         "norm-over-batch",

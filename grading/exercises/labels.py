@@ -127,6 +127,12 @@ WRONG = (
         labels="batch",
     ),
     wrong(
+        "the-batch-twice",
+        "Inputs and labels are the whole batch: a label is the token that comes after its input.",
+        inputs="batch",
+        labels="batch",
+    ),
+    wrong(
         "last-token-only",
         "Only the last token of each sequence is a label: every position has a next token to learn from.",
         labels="batch[:, -1:]",

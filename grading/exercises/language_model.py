@@ -386,6 +386,11 @@ LOGITS_MISTAKES = (
         logits="self.unembed(self.final_norm(x))[:, -1]",
     ),
     wrong(
+        "last-position-alone",
+        "Only the last position gets logits: all of them learn to predict, so all need them.",
+        logits="self.unembed(self.final_norm(x))[:, -1:]",
+    ),
+    wrong(
         "mean-over-positions",
         "The positions are averaged, as in a classifier: here each has logits of its own.",
         logits="self.unembed(self.final_norm(x).mean(dim=1))",

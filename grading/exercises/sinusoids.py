@@ -95,7 +95,13 @@ WRONG = (
     ),
     wrong(
         "halves",
-        "All sines come first, then all cosines: they should take turns, column by column.",
+        "All sines come first, then all cosines, as in some libraries: in the formula here they take turns by column.",
+        returned="return torch.cat([angles.sin(), angles.cos()], dim=1)",
+    ),
+    wrong(
+        "halves-up-to-one",
+        "All sines come first, then all cosines, and the exponents reach 1, as in some libraries: here both differ.",
+        exponents="torch.linspace(0, 1, hidden // 2)",
         returned="return torch.cat([angles.sin(), angles.cos()], dim=1)",
     ),
     wrong(

@@ -42,6 +42,9 @@ CAUSAL_MASK = PublicExercise(
 
 # --- masked-self-attention ----------------------------------------------------------------------
 
+MASK_MISFITS = (
+    "The mask does not fit the scores there: it may be larger than they are, and queries and keys may differ in number."
+)
 ATTENDED = ("output", "output_masked", "output_masked_apart")  # no mask, one for all sequences, one for each of them
 
 
@@ -68,7 +71,13 @@ def _call_self_attention(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
     for output in ATTENDED:
         visible = _mask_for(output, inputs)
         masks = () if visible is None else (visible,)
-        yield answer(inputs["values"], inputs["scores"], *masks)
+        try:
+            returned = answer(inputs["values"], inputs["scores"], *masks)
+        except RuntimeError as error:
+            if masks and "must match" in str(error):
+                error.hint = MASK_MISFITS
+            raise
+        yield returned
 
 
 MASKED_SELF_ATTENTION = PublicExercise(

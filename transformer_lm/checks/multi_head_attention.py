@@ -39,12 +39,20 @@ def _build(answer: Callable, inputs: Inputs) -> nn.ModuleDict:
     """Return three modules with the same weights: one that sees everything, a causal one, one with dropout."""
     weights = _weights_by_name(inputs)
     options = {"full": {}, "causal": {"causal": True}, "dropped": {"dropout": ALMOST_ALL}}
-    return nn.ModuleDict(
-        {
-            name: load_parameters(answer(*_sizes(inputs), **given), weights, _tried(inputs, f"output_{name}"))
-            for name, given in options.items()
-        }
-    )
+    modules = {
+        name: load_parameters(answer(*_sizes(inputs), **given), weights, _tried(inputs, f"output_{name}"))
+        for name, given in options.items()
+    }
+    return _without_others(nn.ModuleDict(modules))
+
+
+def _without_others(module: nn.ModuleDict) -> nn.ModuleDict:
+    """Return a module whose linear layers that the check does not know give 0: if they are used, it shows."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear) and isinstance(layer.weight, nn.Parameter):
+            for parameter in layer.parameters():
+                nn.init.zeros_(parameter)
+    return module
 
 
 def _call(subject: nn.ModuleDict, inputs: Inputs) -> Iterator[Tensor]:

@@ -19,6 +19,7 @@ NOT_THEIRS = {
     *(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
 }
 NOT_REACHED = "No line of yours was reached: compare the names and arguments of your `def` with the given ones."
+NONE = "Something is None there: an argument that may be left out, such as `visible=None`, needs a case of its own."
 NOT_USABLE = "No line of yours raised it, but what your code gives cannot be used: look at its type, shape and dtype."
 
 
@@ -90,6 +91,8 @@ def described(error: Exception) -> tuple[str, str]:
     if not theirs:
         is_about_def = isinstance(error, TypeError) and re.search("argument|callable", message)
         return yours, NOT_REACHED if is_about_def or '"forward" function' in message else NOT_USABLE
+    if isinstance(error, TypeError | AttributeError) and "NoneType" in message:
+        return yours, NONE
     if isinstance(error, RuntimeError | IndexError) and re.search("size|shape|dimension", message):
         return yours, "Two shapes do not fit together there. Print the shape of each tensor just before that line."
     return yours, "Read the error together with the line it names; print what stands in that line."

@@ -10,6 +10,10 @@ from transformer_lm.shapes import describe
 
 Sizes = tuple[tuple[int, int], ...]  # of input_size and hidden
 
+CONSTANT = (
+    "All weights start with one value, so every output gets the same gradient and stays the same as the others: "
+    "leave the random start of nn.Linear as it is."
+)
 TWO_SIZES = ((7, 11), (5, 3))  # a size that is fixed in an answer fits one of them only
 
 
@@ -149,8 +153,11 @@ def _check_linear(tried: str, name: str, layer: object, size_in: int, size_out: 
     if not isinstance(layer, nn.Linear):
         raise CheckFailed(tried, f"{name} is {kind(layer)}", expected, "It must be an nn.Linear itself.")
     sizes = (layer.in_features, layer.out_features)
-    if sizes == (size_in, size_out) and layer.bias is not None and layer.weight.requires_grad:
+    constant = bool((layer.weight == layer.weight.flatten()[0]).all())
+    if sizes == (size_in, size_out) and layer.bias is not None and layer.weight.requires_grad and not constant:
         return
+    if constant and layer.weight.numel() > 1:
+        raise CheckFailed(tried, f"all weights of {name} are {layer.weight[0, 0]:g}", "weights that differ", CONSTANT)
     if not layer.weight.requires_grad:
         hint = "The layer is frozen, so it cannot learn: leave its requires_grad as it is."
     elif layer.bias is None:
