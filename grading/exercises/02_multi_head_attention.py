@@ -398,7 +398,8 @@ WRONG = (
         (
             START,
             START.replace(
-                "k, q, v", "x = torch.linspace(-2, 2, n, dtype=x.dtype)[None, :, None].expand_as(x)\n        k, q, v"
+                "k, q, v",
+                "x = torch.linspace(-2, 2, n).to(x)[None, :, None].expand_as(x)\n        k, q, v",
             ),
         ),
         fails=(SCORES,),
