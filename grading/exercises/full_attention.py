@@ -190,7 +190,10 @@ WRONG = (
         "mask-for-the-first-head",
         "Only the first head of each sequence is kept from padding: the mask holds for all of them.",
         MODEL_ANSWER,
-        (EACH_HEAD, f"({EACH_HEAD} | (torch.arange(b * self.num_heads)[:, None] % self.num_heads > 0))"),
+        (
+            EACH_HEAD,
+            f"({EACH_HEAD} | (torch.arange(b * self.num_heads, device=x.device)[:, None] % self.num_heads > 0))",
+        ),
     ),
 )
 

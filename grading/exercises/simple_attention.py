@@ -105,12 +105,12 @@ WRONG = (
     wrong(
         "causal",
         "The future is hidden: here every position reads what comes after it too.",
-        (HIDE, f"{HIDE}.masked_fill(torch.ones(n, n).triu(1).bool(), -math.inf)"),
+        (HIDE, f"{HIDE}.masked_fill(torch.ones(n, n, device=x.device).triu(1).bool(), -math.inf)"),
     ),
     wrong(
         "without-itself",
         "No position reads itself: it is one of those that it may read.",
-        (HIDE, f"{HIDE}.masked_fill(torch.eye(n).bool(), -1e9)"),
+        (HIDE, f"{HIDE}.masked_fill(torch.eye(n, device=x.device).bool(), -1e9)"),
     ),
     wrong("unchanged", "The input comes back as it is: nothing is read.", (AVERAGE, "x.clone()"), fails=BOTH),
     *padding_mistakes(MODEL_ANSWER, WHOLE, PADDING),
