@@ -1,6 +1,7 @@
 """Machine-made wrong answers: those that are accepted and compute something else are found."""
 
 import json
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grading import mutate
-from grading.exercises import records
+from grading.exercises import records, value_records
 from grading.mutants import Mutant
 from grading.mutate import EQUIVALENT, REFUSED, SURVIVOR, Task, Verdict, as_text, is_mutated, table, tasks, verdict
 from grading.prove import computing_once
@@ -91,6 +92,29 @@ def test_an_endless_mutant_ends(monkeypatch):
 def test_an_endless_mutant_that_is_accepted_ends_too(blind_judge, monkeypatch):
     monkeypatch.setattr(mutate, "COMPARED_SECONDS", 2)
     assert "runs with all before it for 2 seconds" in verdict(of_scores("0.5", "while True: pass")).differs
+
+
+@pytest.mark.parametrize("exercise", value_records())
+def test_every_exercise_is_compared_on_its_own_sizes_and_on_others(exercise):
+    record, words = records()[exercise], [case.words for case in mutate._cases(exercise)]
+    for sizes in (record.first_sizes, record.first_sizes | record.other_length, record.other_sizes):
+        told = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        assert {f"{told}, seed {seed}" for seed in mutate.MORE_SEEDS} <= set(words)
+    assert len(set(words)) >= 10
+
+
+def test_a_record_that_looks_for_ever_for_a_case_gives_up(monkeypatch):
+    def draw(rng: random.Random, sizes: dict[str, int]) -> dict:
+        while sizes["dh"] == 1:
+            pass
+        return record.draw(rng, sizes)
+
+    record = records()["attention-scores"]
+    monkeypatch.setattr(mutate, "CASE_SECONDS", 0.2)
+    monkeypatch.setattr(mutate, "_record", lambda exercise: replace(record, draw=draw))
+    cases = mutate._cases.__wrapped__("attention-scores")
+    assert [case for case in cases if "dh=1," in case.words] == []
+    assert len(cases) >= 10
 
 
 def test_only_answers_that_are_results_are_left_out():
