@@ -240,12 +240,12 @@ def _mutate(arguments: argparse.Namespace) -> int:
     left_out = [exercise for exercise in chosen if exercise not in exercises]
     if left_out:
         print(f"Left out, because their answers are results and not code: {', '.join(left_out)}.", file=sys.stderr)
-    tried = [
-        task
-        for exercise in exercises
-        for task in tasks(exercise, arguments.reduced_isolation, arguments.sample, arguments.turn)
-    ]
     try:
+        tried = [
+            task
+            for exercise in exercises
+            for task in tasks(exercise, arguments.reduced_isolation, arguments.sample, arguments.turn)
+        ]
         found = list(tqdm(judged(tried, arguments.workers), total=len(tried), unit="mutant", disable=None))
     except KeyboardInterrupt:
         sys.exit("Interrupted. Nothing is kept; --sample N tries fewer mutants.")

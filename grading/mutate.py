@@ -30,7 +30,7 @@ from transformer_lm.checks.exercise import PublicExercise
 from transformer_lm.checks.student_test import TestExercise
 
 SECONDS = 5  # for an answer, as in a submission: a mutant may run for ever
-COMPARED_SECONDS = 20  # for all cases of a comparison
+COMPARED_SECONDS = 20  # for what was accepted: another verdict, or all cases of a comparison
 MORE_SEEDS = (11, 12)  # for another verdict on what was accepted, and for cases to compare it on
 CASE_SECONDS = 2  # to draw a case; a record may look for ever for one of sizes that allow none
 
@@ -82,7 +82,7 @@ def verdict(task: Task) -> Verdict:
     """Judge a mutant, and compare it with the reference if it gets all points."""
     start = time.perf_counter()
     kind, differs = REFUSED, ""
-    if _accepted(task, task.seed):
+    if _accepted(task, task.seed, SECONDS):
         differs = _difference(task)
         kind = SURVIVOR if differs else EQUIVALENT
     return Verdict(kind, differs, time.perf_counter() - start)
@@ -91,7 +91,7 @@ def verdict(task: Task) -> Verdict:
 def _difference(task: Task) -> str:
     """Return how an accepted mutant differs from a right answer, or nothing."""
     for seed in MORE_SEEDS:
-        if not _accepted(task, seed):
+        if not _accepted(task, seed, COMPARED_SECONDS):
             return f"refused with seed {seed}, accepted with seed {task.seed}"
     record = _record(task.exercise)
     if not isinstance(record, ValueRecord):
@@ -170,9 +170,9 @@ def _cells(source: str) -> list[Cell]:
     return [Cell(0, SETUP), Cell(1, source)]
 
 
-def _accepted(task: Task, seed: int) -> bool:
-    """Return whether a mutant gets all points."""
-    result = judge(_record(task.exercise), _cells(task.mutant.source), _server(task), seed, 1, seconds=SECONDS)
+def _accepted(task: Task, seed: int, seconds: float) -> bool:
+    """Return whether a mutant gets all points, if it has so many seconds."""
+    result = judge(_record(task.exercise), _cells(task.mutant.source), _server(task), seed, 1, seconds=seconds)
     return result.points >= result.max_points
 
 

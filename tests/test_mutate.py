@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from grading import mutate
+from grading.__main__ import main
 from grading.exercises import records, value_records
 from grading.mutants import Mutant
 from grading.mutate import EQUIVALENT, REFUSED, SURVIVOR, Task, Verdict, as_text, is_mutated, table, tasks, verdict
@@ -142,6 +143,26 @@ def grading(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-m", "grading", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
+
+
+def test_ctrl_c_ends_the_command_with_one_line(monkeypatch):
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mutate, "judged", interrupted)
+    monkeypatch.setattr(sys, "argv", ["grading", "mutate", "causal-mask", "--sample", "1"])
+    with pytest.raises(SystemExit, match=r"^Interrupted\. Nothing is kept; --sample N tries fewer mutants\.$"):
+        main()
+
+
+def test_the_command_exits_with_a_status_of_its_own_if_a_mutant_survives(monkeypatch, capsys):
+    found = [(of_scores("0.4"), Verdict(SURVIVOR, "scores is off", 1))]
+    monkeypatch.setattr(mutate, "judged", lambda tried, workers: found)
+    monkeypatch.setattr(sys, "argv", ["grading", "mutate", "causal-mask", "--sample", "1"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert "line 1: survivor\n- a\n+ b\nscores is off\n" in capsys.readouterr().out
 
 
 def test_the_command_prints_a_table_and_says_what_it_leaves_out():
