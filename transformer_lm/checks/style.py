@@ -73,9 +73,10 @@ def style(answer: Callable) -> None:
 def statements(source: str, name: str) -> int | None:
     """Return how many statements a cell takes that defines a class, apart from docstrings, imports and what runs once.
 
-    That is its `__init__`, unless it may be called again, and what runs with the cell itself, such as a comparison below
-    the class, or a function that is only called there. What an `__init__` defines for later counts, functions, classes
-    and lambdas with all that they hold. A lambda, a `:=` and a `for` over values that stand there count like a statement.
+    That is its `__init__`, unless it may be called again, and what runs with the cell itself, such as a comparison
+    below the class, or a function that is only called there. What an `__init__` defines for later counts, functions,
+    classes and lambdas with all that they hold. A lambda, a `:=` and a `for` over values that stand there count like a
+    statement.
     None if the cell does not define the class, or is not Python.
     """
     tree = parsed(source)
