@@ -32,7 +32,7 @@ from transformer_lm.checks.student_test import TestExercise
 SECONDS = 5  # for an answer, as in a submission: a mutant may run for ever
 COMPARED_SECONDS = 20  # for what was accepted: another verdict, or all cases of a comparison
 MORE_SEEDS = (11, 12)  # for another verdict on what was accepted, and for cases to compare it on
-MARGIN = 4  # times what the judge allows: below it, luck decides whether a judge sees a difference from rounding
+MARGIN = 2  # times what the judge allows: it draws that limit with each case, and luck decides near it
 CASE_SECONDS = 2  # to draw a case; a record may look for ever for one of sizes that allow none
 
 REFUSED, EQUIVALENT, SURVIVOR = "refused", "equivalent", "survivor"

@@ -253,8 +253,8 @@ def test_two_mistakes_cost_two_parts():
     assert parts(("diagonal=1", "diagonal=2"), ("self.mix(att)", "self.mix(att.flip(-1))")) == [3, 0, 0]
 
 
-def test_an_answer_that_breaks_down_with_a_mask_keeps_the_points_for_scores():
-    assert parts(("scores = scores.masked_fill(future, -math.inf)", "raise IndexError")) == [3, 0, 0]
+def test_an_answer_that_breaks_down_with_a_mask_loses_the_point_for_the_mask_only():
+    assert parts(("scores = scores.masked_fill(future, -math.inf)", "raise IndexError")) == [3, 0, 2]
 
 
 def test_no_part_is_earned_without_reading_the_input():
