@@ -11,10 +11,11 @@ from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell
 from sample_class import edited
 
-from grading.demo import solved_notebook
+from grading.demo import STUDENTS, solved_notebook
 from grading.submission import marks
 from transformer_lm import hand_in
 from transformer_lm.__main__ import main
+from transformer_lm.checks.ready_made import READY_MADE
 from transformer_lm.hand_in import CheckResult, Report, report_of
 from transformer_lm.outlines import load_outline
 from transformer_lm.progress import CHECKING, load, progress
@@ -99,6 +100,16 @@ def test_whatever_is_wrong_is_said_at_once(course):
     assert "Points so far: 2 of 8 by checks." in str(report)
     assert "still empty: q1-answer, q2-answer" in str(report)
     assert progress().rows[0][:4] == (TOPIC, "2 of 8", "2 of 8", "0 of 2")
+
+
+def test_ready_made_attention_is_promised_no_points(course):
+    """The judge gives none for it, so the check before handing in must not say otherwise."""
+    notebook = solved_notebook(ROOT)
+    STUDENTS["cheats-ready-made"](notebook)
+    results = {check.name: check for check in report_of(written(course, notebook)).checks}
+    refused = {name for name, check in results.items() if check.problem.startswith(READY_MADE)}
+    assert refused == {"self-attention-check", "self-attention-check-shapes"}
+    assert results["self-attention-check"].earned == 0
 
 
 def test_what_grading_accepts_is_accepted(course):
