@@ -47,6 +47,11 @@ RUNS = {
     "complex": lambda x: torch.view_as_real(torch.view_as_complex(x.reshape(3, 2, 2)) * 1j).reshape(3, 4),
     "sparse": lambda x: torch.sparse.mm(torch.eye(3, device=x.device).to_sparse(), x),
     "ready-made": lambda x: nn.MultiheadAttention(4, 2).to(x.device)(x, x, x)[0],
+    "moved if x is there": lambda x: x + (torch.ones(4).cuda() if x.is_cuda else torch.ones(4)),
+    "moved unless x is on the CPU": lambda x: x + (torch.ones(4) if x.is_cpu else torch.ones(4).to(x.get_device())),
+    "moved by the name of the device": lambda x: x + (torch.ones(4).cuda(0) if x.device.type == "cuda" else 1),
+    "moved if there is a GPU": lambda x: x + (torch.ones(4).cuda() if torch.cuda.is_available() else torch.ones(4)),
+    "NumPy by force": lambda x: x + float(x.numpy(force=True).sum()),
     "views": lambda x: torch.stack([row.flip(0) for row in x.unbind()]).T.T + x.data + x.detach(),
 }
 REFUSED = {
@@ -141,6 +146,7 @@ HELD = {
     "list": (list, PLAIN_LIST),
     "tuple": (tuple, PLAIN_LIST),
     "dictionary": (lambda layers: dict(enumerate(layers)), PLAIN_LIST),
+    "set": (set, PLAIN_LIST),
     "closure": (lambda layers: lambda: layers, NOT_A_PART),
 }
 
@@ -208,6 +214,42 @@ def test_check_and_judge_name_a_tensor_that_is_always_made_on_the_cpu(capsys):
     assert part.points == 0
     assert MADE_HERE in part.message
     assert "not on the CPU" in part.message
+
+
+def test_a_mask_that_is_always_on_the_cpu_costs_points_though_the_mask_is_right():
+    """Neither part may take it for the business of the other."""
+    record = records()["multi-head-attention"]
+    mutant = record.model_answer.replace(", device=x.device", "")
+    assert mutant != record.model_answer
+    parts = judged("multi-head-attention", mutant).parts[:3]
+    assert [part.points for part in parts] == [3, 1, 0]
+    assert MADE_HERE in parts[2].message
+
+
+PARAMETER = "next(self.parameters()).device"
+
+
+@pytest.mark.parametrize(
+    ("exercise", "device"), [("multi-head-attention", "x.device"), ("embed", "tokens.device")], ids=["heads", "embed"]
+)
+def test_a_device_may_be_that_of_the_parameters(exercise, device, capsys):
+    """The check loads weights of its own, and they are the module's parameters all the same."""
+    record = records()[exercise]
+    source = record.model_answer.replace(f"device={device}", f"device={PARAMETER}")
+    assert source != record.model_answer
+    record.public.check(record.answer(source))
+    result = judged(exercise, source)
+    assert result.points == record.points, [part.message for part in result.parts]
+
+
+def test_a_helper_without_parameters_may_be_made_anywhere():
+    class Scaled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            scale = nn.Identity()
+            scale.by = torch.tensor(2.0, device=x.device)
+            return scale(x) * scale.by
+
+    assert torch.equal(called(Scaled, of_one_argument(build=lambda answer, inputs: answer())), 2 * X)
 
 
 def test_an_answer_that_returns_something_else_there_gains_nothing():

@@ -18,16 +18,18 @@ from torch.utils import _device
 
 from transformer_lm.checks.report import CheckFailed
 
-THERE = torch.device("mps")  # what the tensors on it call it
+THERE = torch.device("cuda", 0)  # what the tensors on it call it
 HERE = torch.device("cpu")
 
 MADE_HERE = "This tensor is always made on the CPU: make it on the device of the inputs, so that a GPU can use it too."
 NOT_FOR_NUMPY = "NumPy reads tensors of the CPU only: what it is given must be moved there, and its result back."
 UNSEEN = "so `parameters()` does not show its parameters, and nothing trains or moves them."
-PLAIN_LIST = f"A plain list or dictionary hides its layers from the module, {UNSEEN} Use nn.ModuleList."
+PLAIN_LIST = f"A plain list, set or dictionary hides its layers from the module, {UNSEEN} Use nn.ModuleList."
 NOT_A_PART = f"The layer is not an attribute of the module, {UNSEEN} Make it in __init__, as one."
 
-MOVES = {"to", "cpu", "type_as"}
+MOVES = {"to", "cpu", "cuda", "type_as"}
+# What a tensor that is there answers when it is asked where it is.
+ANSWERS = {Tensor.device: THERE, Tensor.is_cuda: True, Tensor.is_cpu: False}
 # An index may be on the CPU; copying is from anywhere to anywhere.
 MAY_MIX = {"_has_compatible_shallow_copy_type", "copy_", "__setitem__", "index_put_", "__set__", "tensor_split"}
 
@@ -42,13 +44,21 @@ def _refusal(message: str, hint: str) -> RuntimeError:
 class OtherDevice(TorchFunctionMode):
     """While it is active, `.to(THERE)` and `device=THERE` give tensors that are marked as being there."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.answer_chooses = False  # it has asked whether there is a GPU: what it does without one tells nothing
+
     def __torch_function__(self, function, types, args=(), kwargs=None):
         """Run one function of torch, and mark its results by where they would be."""
         kwargs, name, given = dict(kwargs or {}), function.__name__, tensors_in([args, kwargs])
         places = [place_of(tensor) for tensor in given]
-        if getattr(function, "__self__", None) is Tensor.device:
-            return THERE if THERE in places else function(*args)
-        self.look_at(name, args, given)
+        asked = getattr(function, "__self__", None)
+        if THERE in places and name == "__get__" and asked in ANSWERS:
+            return ANSWERS[asked]
+        if THERE in places and name == "get_device":
+            return THERE.index
+        if not kwargs.get("force"):  # NumPy is given a copy of the CPU's
+            self.look_at(name, args, given)
         if name in MOVES:
             return _moved(function, args, kwargs)
         if name in ("tensor", "as_tensor") and not isinstance(args[0] if args else None, Tensor):
@@ -73,17 +83,23 @@ class OtherDevice(TorchFunctionMode):
             raise _refusal("can't convert a tensor that is not on the CPU to numpy", NOT_FOR_NUMPY)
         if name == "__getitem__" and place_of(args[0]) is THERE:
             return
-        if {HERE, THERE} <= places and name not in MAY_MIX | MOVES:
+        if {HERE, THERE} <= places and not self.answer_chooses and name not in MAY_MIX | MOVES:
             stray = [tensor for tensor in given if isinstance(tensor, nn.Parameter) and place_of(tensor) is HERE]
             message = "expected all tensors to be on the same device, but some are on the CPU"
             raise _refusal(message, NOT_A_PART if stray else MADE_HERE)
 
 
 @contextmanager
-def other_device() -> Iterator[None]:
+def other_device(mode: OtherDevice) -> Iterator[None]:
     """Pretend that there is another device; `torch.from_numpy`, which no mode sees, makes tensors on the CPU."""
-    from_numpy = torch.from_numpy
-    with mock.patch.object(torch, "from_numpy", lambda array: mark(from_numpy(array), HERE)), OtherDevice():
+    from_numpy, is_available = torch.from_numpy, torch.cuda.is_available
+
+    def asked() -> bool:
+        mode.answer_chooses = True
+        return is_available()
+
+    made_here = mock.patch.object(torch, "from_numpy", lambda array: mark(from_numpy(array), HERE))
+    with made_here, mock.patch.object(torch.cuda, "is_available", asked), mode:
         yield
 
 
@@ -115,7 +131,7 @@ def tensors_in(value: object) -> list[Tensor]:
 
 def _named(device: object) -> torch.device | None:
     """Return the place that an answer names; what it names otherwise, such as a device that it chose, is unknown."""
-    return THERE if torch.device(device).type == THERE.type else None
+    return THERE if isinstance(device, int) or torch.device(device).type == THERE.type else None
 
 
 def _moved(function: Callable, args: tuple, kwargs: dict) -> Tensor:
@@ -125,8 +141,8 @@ def _moved(function: Callable, args: tuple, kwargs: dict) -> Tensor:
     target = kwargs.pop("device", None) or kwargs.pop("other", None)
     if target is None and rest and not isinstance(rest[0], torch.dtype):
         target = rest.pop(0)
-    if function.__name__ == "cpu":
-        place = HERE
+    if function.__name__ in ("cpu", "cuda"):
+        place, rest = HERE if function.__name__ == "cpu" else THERE, []
     elif isinstance(target, Tensor):
         place, rest = place_of(target), [target.dtype]
     elif target is not None:
@@ -147,20 +163,23 @@ def elsewhere(exercise):
     Its outputs must come back from there, and all layers that compute must be parts of the module that was built.
     """
 
+    mode = OtherDevice()
+
     def tried(inputs: dict[str, Tensor], output: str) -> str:
         return f"{exercise.tried(inputs, output)}, not on the CPU"
 
     def build(answer: object, inputs: dict[str, Tensor]) -> object:
-        with other_device():
+        with other_device(mode):
             subject = exercise.build(answer, _there(inputs))
             return subject.to(THERE) if isinstance(subject, nn.Module) else subject
 
     def call(subject: object, inputs: dict[str, Tensor]) -> Iterator[Tensor]:
         calls = exercise.call(subject, _there(inputs))
         for name in exercise.axes:
-            with other_device(), _only_parts_of(subject, tried(inputs, name)):
+            with other_device(mode), _only_parts_of(subject, tried(inputs, name)):
                 output = next(calls)
-            if exercise.keeps_device and any(place_of(tensor) is HERE for tensor in tensors_in(output)):
+            is_here = any(place_of(tensor) is HERE for tensor in tensors_in(output))
+            if exercise.keeps_device and is_here and not mode.answer_chooses:
                 expected = f"{name} on the device of the inputs"
                 raise CheckFailed(tried(inputs, name), f"{name} is on the CPU", expected, MADE_HERE)
             yield output
@@ -191,22 +210,23 @@ def _require_parts(module: nn.Module, called: list[nn.Module], tried: str) -> No
     places = [(name, stray) for stray in strays for part in parts for name in vars(part) if _holds(part, name, stray)]
     for name, stray in places[:1] or [("", stray) for stray in strays[:1]]:
         layer = f"nn.{type(stray).__name__}" if type(stray).__module__.startswith("torch.") else type(stray).__name__
-        yours = f"self.{name} holds {layer} and is not a part of the module" if name else f"{layer} is called"
+        yours = f"self.{name} holds {layer}, which" if name else f"{layer} is called, and"
+        yours += " is not a part of the module"
         raise CheckFailed(tried, yours, f"{layer} as a part of the module", PLAIN_LIST if name else NOT_A_PART)
 
 
 def _has_parameters(layer: nn.Module) -> bool:
-    """Return whether a layer has parameters of its own; those that a check has loaded are plain tensors."""
-    return any(isinstance(value, Tensor) for value in (vars(layer) | layer._parameters).values())
+    """Return whether a layer has parameters of its own."""
+    return any(parameter is not None for parameter in layer._parameters.values())
 
 
 def _holds(part: nn.Module, name: str, layer: nn.Module) -> bool:
-    """Return whether an attribute is a list, tuple or dictionary that holds a layer, however deep."""
-    return not name.startswith("_") and any(each is layer for each in _unpacked(getattr(part, name)))
+    """Return whether an attribute is a list, tuple, set or dictionary that holds a layer, however deep."""
+    return name not in vars(nn.Module()) and any(each is layer for each in _unpacked(getattr(part, name)))
 
 
 def _unpacked(value: object) -> list:
-    """Return what is in lists, tuples and dictionaries, however deep."""
+    """Return what is in lists, tuples, sets and dictionaries, however deep."""
     if isinstance(value, dict):
         value = list(value.values())
-    return [inner for each in value for inner in _unpacked(each)] if isinstance(value, list | tuple) else [value]
+    return [inner for each in value for inner in _unpacked(each)] if isinstance(value, list | tuple | set) else [value]
