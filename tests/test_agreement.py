@@ -36,7 +36,7 @@ CHECKS = check_cells()
 
 def defined(record: Record, source: str) -> dict:
     """Return what the cell of an answer defines, in this process; its text is known as IPython knows that of a cell."""
-    file, namespace = f"<answer to {record.id}>", {"__name__": "__main__"}
+    file, namespace = f"<cell of {record.id}>", {"__name__": "__main__"}
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(SETUP, namespace)
     exec(compile(source, file, "exec"), namespace)

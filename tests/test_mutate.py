@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 REDUCED = bool(missing_walls())
 OPTIONS = ["--reduced-isolation"] if REDUCED else []
 MUTATED = [exercise for exercise, record in records().items() if is_mutated(record)]
-FEW, MORE = 2, 40  # mutants of each exercise
+FEW, MORE = 2, 10  # mutants of each exercise
 
 SCORES = "def attention_scores(queries, keys):\n    {}\n    return queries @ keys.mT / keys.shape[-1] ** {}\n"
 

@@ -60,6 +60,7 @@ def accelerator(monkeypatch, tmp_path):
     with torch.random.fork_rng(devices=[]), PretendAccelerator() as accelerator:
         yield accelerator
     torch.set_printoptions(profile="default")
+    plt.close("all")
 
 
 def code(notebook: Path) -> dict[str, str]:
@@ -128,6 +129,7 @@ def test_what_a_real_accelerator_refuses_is_refused(mistake):
         here, there = torch.ones(3), torch.ones(3, device=ACCELERATOR)
         with pytest.raises((RuntimeError, TypeError), match=r"accelerator|same device"):
             mistake(here, there)
+    plt.close("all")
 
 
 def test_a_layer_that_stays_on_the_cpu_is_found():

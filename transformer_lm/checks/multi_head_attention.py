@@ -151,7 +151,7 @@ def compare_half(inputs: Inputs, half: object, whole: Tensor) -> None:
         for output in (half, whole)
     )
     torn = (first - second).abs() >= CLOSE
-    wrong, dropped, _ = dropped_shares(first.masked_fill(torn, torch.nan), weights)
+    wrong, dropped, _ = dropped_shares(first.where(~torn, torch.nan), weights)
     if not is_halved(wrong, dropped):
         yours = f"{wrong:.0%} of the weights are neither dropped nor doubled, {dropped:.0%} are dropped"
         raise CheckFailed(tried, yours, EXPECTED, HALVED)
