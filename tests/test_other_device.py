@@ -21,7 +21,6 @@ from transformer_lm.checks.other_device import (
     elsewhere,
 )
 from transformer_lm.checks.report import CheckFailed
-from transformer_lm.test_values import load_frozen
 
 X = torch.arange(12.0).reshape(3, 4)
 CHOSEN = torch.device("cpu")  # by a notebook, for a machine without a GPU
@@ -187,13 +186,12 @@ NEEDS_NONE = {
 
 @pytest.mark.parametrize("record", VALUES, ids=lambda record: record.id)
 def test_a_right_answer_passes_there_and_without_its_device_does_not(record):
-    exercise, case = elsewhere(record.public), load_frozen(record.id).cases[-1]
     for name, source in {"model answer": record.model_answer, **record.right}.items():
-        exercise._check_on_other_device(record.answer(source), case)
+        record.public.check_on_other_device(record.answer(source))
         for device in DEVICE.finditer(source) if (record.id, name) not in NEEDS_NONE else ():
             mutant = record.answer(source[: device.start()] + source[device.end() :])
             with pytest.raises(CheckFailed) as failed:
-                exercise._check_on_other_device(mutant, case)
+                record.public.check_on_other_device(mutant)
             assert failed.value.hint == MADE_HERE, name
 
 

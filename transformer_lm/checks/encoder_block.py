@@ -191,7 +191,8 @@ def _check_halves(answer: Callable) -> None:
 
 def encoder_block_output(answer: Callable) -> None:
     """Check what the student's `TransformerEncoderBlock` computes without dropout."""
-    ENCODER_BLOCK.only("without dropout it is", "output").check(answer)
+    output = ENCODER_BLOCK.only("without dropout it is", "output")
+    output.check(answer, output.check_on_other_device)
 
 
 def encoder_block(answer: Callable) -> None:
