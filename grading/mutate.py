@@ -32,7 +32,6 @@ from transformer_lm.checks.student_test import TestExercise
 SECONDS = 5  # for an answer, as in a submission: a mutant may run for ever
 COMPARED_SECONDS = 20  # for what was accepted: another verdict, or all cases of a comparison
 MORE_SEEDS = (11, 12)  # for another verdict on what was accepted, and for cases to compare it on
-MARGIN = 2  # times what the judge allows: it draws that limit with each case, and luck decides near it
 CASE_SECONDS = 2  # to draw a case; a record may look for ever for one of sizes that allow none
 
 REFUSED, EQUIVALENT, SURVIVOR = "refused", "equivalent", "survivor"
@@ -222,8 +221,7 @@ def _cases(exercise: str) -> list[_Case]:
             # Whatever comes of sizes that nobody has foreseen.
             with suppress(Exception), np.errstate(all="ignore"), _within(CASE_SECONDS):
                 for words, inputs in _varied(record, record.draw(luck, sizes), sizes == record.first_sizes):
-                    expected = record.reference(inputs)
-                    allowed = {name: MARGIN * far for name, far in tolerances(record, inputs, luck).items()}
+                    expected, allowed = record.reference(inputs), tolerances(record, inputs, luck)
                     gradients = record.gradients(record.model_answer, inputs)
                     found.append(_Case(f"{told}{words}, seed {seed}", inputs, expected, allowed, gradients))
     return found
@@ -291,10 +289,7 @@ def _wrong_gradient(case: _Case, found: Arrays) -> str:
         largest = max(np.abs(gradient).max(initial=0) for gradient in gradients.values())
         for target, expected in gradients.items():
             theirs = found.get(f"gradients/{output}/{target}", np.zeros_like(expected))
-            if (
-                theirs.shape != expected.shape
-                or not np.abs(theirs - expected).max(initial=0) <= MARGIN * GRADIENT * largest
-            ):
+            if theirs.shape != expected.shape or not np.abs(theirs - expected).max(initial=0) <= GRADIENT * largest:
                 return f"the gradient of {output} by {target} is not the model answer's"
     return ""
 
