@@ -101,17 +101,22 @@ def judge(
     left_out: dict[int, str] | None = None,
     folder: Path | None = None,
     seconds: float = EXERCISE_SECONDS,
+    stop_at_loss: bool = False,
 ) -> ExerciseResult:
     """Return the points for an exercise after running the cells; the one with the number `solution` answers it.
 
     The inputs are drawn from `seed`, or from the system's randomness without it. `left_out` remembers cells that took
     their process with them, from one exercise of a submission to the next. `folder` is where files that were handed in
-    beside the notebook lie. The answer has so many `seconds`.
+    beside the notebook lie. The answer has so many `seconds`. With `stop_at_loss`, the parts after the first one that
+    loses points get none: no part makes up for another.
     """
     rng = random.Random(secrets.randbits(64) if seed is None else seed)
-    results = []
+    results: list[PartResult] = []
     with Answer(server, record.id, cells, record.forbids_attention, left_out, folder, seconds) as answer:
         for part in record.parts:
+            if stop_at_loss and any(result.points < result.max_points for result in results):
+                results.append(PartResult(part.name, 0, part.points, "Not judged: a part before it has lost points."))
+                continue
             try:
                 if part.runs:
                     answer.keep_running()

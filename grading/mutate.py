@@ -172,7 +172,8 @@ def _cells(source: str) -> list[Cell]:
 
 def _accepted(task: Task, seed: int, seconds: float) -> bool:
     """Return whether a mutant gets all points, if it has so many seconds."""
-    result = judge(_record(task.exercise), _cells(task.mutant.source), _server(task), seed, 1, seconds=seconds)
+    record, cells = _record(task.exercise), _cells(task.mutant.source)
+    result = judge(record, cells, _server(task), seed, 1, seconds=seconds, stop_at_loss=True)
     return result.points >= result.max_points
 
 

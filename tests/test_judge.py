@@ -323,3 +323,15 @@ def test_a_mistake_that_nobody_knows_costs_nothing_where_padding_or_dropout_is_r
     source = records()[exercise].model_answer
     assert source.count(old) == 1
     assert [part.points for part in judged(exercise, source.replace(old, new)).parts] == points
+
+
+def test_judging_can_stop_at_the_first_part_that_loses_points():
+    record = records()["multi-head-attention"]
+    cells = [Cell(0, SETUP), Cell(1, record.model_answer.replace("**0.5", ""))]
+    server = answer_server("02_multi_head_attention", REDUCED)
+    whole, stopped = (judge(record, cells, server, 1, 1, stop_at_loss=stops) for stops in (False, True))
+    lost = [part.points < part.max_points for part in whole.parts].index(True)
+    assert whole.parts[: lost + 1] == stopped.parts[: lost + 1]
+    assert 0 < lost + 1 < len(whole.parts)
+    assert all(part.points == 0 and "Not judged" in part.message for part in stopped.parts[lost + 1 :])
+    assert stopped.points < whole.points
