@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from grading.class_run import ClassRun
 
 REDUCED = "--reduced-isolation"
+KEPT = "What is done is kept; the same command does the rest."
 
 
 def main() -> None:
@@ -40,7 +41,7 @@ def main() -> None:
     except IsolationIncomplete as incomplete:
         sys.exit(f"{incomplete} To go on without it, trusting every submission: {REDUCED}")
     except KeyboardInterrupt:
-        sys.exit("Interrupted. What is done is kept; the same command does the rest.")
+        sys.exit("Interrupted.")
 
 
 def _add_reduced(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +103,9 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         return _grade(run, arguments)
     except (ClusterUnusable, GradebookLost, MachineFault) as error:
-        sys.exit(f"{error} What is done is kept; the same command does the rest.")
+        sys.exit(f"{error} {KEPT}")
+    except KeyboardInterrupt:
+        sys.exit(f"Interrupted. {KEPT}")
 
 
 def _grade(run: "ClassRun", arguments: argparse.Namespace) -> int:
@@ -240,17 +243,25 @@ def _mutate(arguments: argparse.Namespace) -> int:
     left_out = [exercise for exercise in chosen if exercise not in exercises]
     if left_out:
         print(f"Left out, because their answers are results and not code: {', '.join(left_out)}.", file=sys.stderr)
-    try:
-        tried = [
-            task
-            for exercise in exercises
-            for task in tasks(exercise, arguments.reduced_isolation, arguments.sample, arguments.turn)
-        ]
-        found = list(tqdm(judged(tried, arguments.workers), total=len(tried), unit="mutant", disable=None))
-    except KeyboardInterrupt:
-        sys.exit("Interrupted. Nothing is kept; --sample N tries fewer mutants.")
+    tried = [
+        task
+        for exercise in exercises
+        for task in tasks(exercise, arguments.reduced_isolation, arguments.sample, arguments.turn)
+    ]
+    found, survivors, interrupted = [], 0, False
+    with tqdm(total=len(tried), unit="mutant", disable=None) as bar:
+        try:
+            for task, verdict in judged(tried, arguments.workers):
+                found.append((task, verdict))
+                survivors += verdict.kind == SURVIVOR
+                bar.update()
+                bar.set_postfix(survivors=survivors)
+        except KeyboardInterrupt:
+            interrupted = True
     print(as_json(found) if arguments.json else as_text(found, arguments.verbose))
-    return 1 if any(verdict.kind == SURVIVOR for _, verdict in found) else 0
+    if interrupted:
+        sys.exit(f"Interrupted after {len(found)} of {len(tried)} mutants. Name exercises to try only those.")
+    return 1 if survivors else 0
 
 
 def _add_freeze(parser: argparse.ArgumentParser) -> None:

@@ -4,12 +4,13 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from grading import mutate
+from grading import mutate, prove
 from grading.__main__ import main
 from grading.exercises import records, value_records
 from grading.mutants import Mutant
@@ -145,13 +146,27 @@ def grading(*arguments: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_ctrl_c_ends_the_command_with_one_line(monkeypatch):
-    def interrupted(*given: object) -> None:
+def test_ctrl_c_shows_what_was_found_so_far(monkeypatch, capsys):
+    def interrupted(*given: object) -> Iterator[tuple[Task, Verdict]]:
+        yield of_scores("0.4"), Verdict(SURVIVOR, "scores is off", 1)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(mutate, "judged", interrupted)
-    monkeypatch.setattr(sys, "argv", ["grading", "mutate", "causal-mask", "--sample", "1"])
-    with pytest.raises(SystemExit, match=r"^Interrupted\. Nothing is kept; --sample N tries fewer mutants\.$"):
+    monkeypatch.setattr(sys, "argv", ["grading", "mutate", "causal-mask", "--sample", "3"])
+    with pytest.raises(SystemExit, match=r"^Interrupted after 1 of \d mutants\. Name exercises to try only those\.$"):
+        main()
+    printed = capsys.readouterr().out
+    assert "line 1: survivor\n- a\n+ b\nscores is off\n" in printed
+    assert printed.endswith("1 mutants: 0 refused, 0 equivalent, 1 survivors.\n")
+
+
+def test_ctrl_c_promises_nothing_that_is_not_kept(monkeypatch):
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prove, "prove", interrupted)
+    monkeypatch.setattr(sys, "argv", ["grading", "prove", "causal-mask"])
+    with pytest.raises(SystemExit, match=r"^Interrupted\.$"):
         main()
 
 
