@@ -44,8 +44,10 @@ LONGEST = 40  # positions in a case of sizes that nobody knows before
 
 ALL_RIGHT = "Right"  # how the message begins if no part is told anything else
 
+# How far from the reference each output may be: one number, or one for each entry.
+Tolerances = dict[str, float | np.ndarray]
 # Tells from an answer's outputs, the case, the right outputs and how far from them is allowed, whether a part is right.
-Rule = Callable[[Arrays, Arrays, Arrays, dict[str, float]], bool]
+Rule = Callable[[Arrays, Arrays, Arrays, Tolerances], bool]
 # Returns the outputs as a rule gets them, from an answer's outputs, the case and the right outputs.
 Reading = Callable[[Arrays, Arrays, Arrays], Arrays]
 
@@ -206,9 +208,11 @@ def part_values(
     return functools.partial(values, rule=rule, reading=reading)
 
 
-def right(name: str, outputs: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
-    """Tell whether an output is there and as it should be."""
-    return name in outputs and _distance(outputs[name], expected[name]) <= allowed[name]
+def right(name: str, outputs: Arrays, expected: Arrays, allowed: Tolerances) -> bool:
+    """Return whether an output is there and as it should be."""
+    if name not in outputs or outputs[name].shape != expected[name].shape:
+        return False
+    return bool((_differences(outputs[name], expected[name]) <= allowed[name]).all())
 
 
 def _unknown_sizes(record: ValueRecord, rng: random.Random) -> dict[str, int]:
@@ -372,7 +376,7 @@ class _Trial:
                 return True
         return False
 
-    def _expected(self, case: Arrays, mistake: WrongAnswer | None) -> tuple[Arrays, dict[str, float]]:
+    def _expected(self, case: Arrays, mistake: WrongAnswer | None) -> tuple[Arrays, Tolerances]:
         """Return the outputs that should come, or come with that mistake, and how far from them is allowed."""
         if not mistake:
             return self.record.reference(case), tolerances(self.record, case, self.rng)
@@ -405,7 +409,7 @@ class _Trial:
         return outputs, found, failed
 
     def _wrong(
-        self, name: str, outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float], hint: str
+        self, name: str, outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances, hint: str
     ) -> CheckFailed:
         """Return what to say about a wrong output; no number of the case is told."""
         output, wanted = outputs[name], expected[name]
@@ -414,7 +418,7 @@ class _Trial:
             wrong = int((~(np.abs(output - wanted) <= allowed[name])).sum())
             yours = f"{wrong} of {output.size} entries of {name} are off, by up to {_distance(output, wanted):.2g}"
         words = f"{name} {in_words(wanted.shape, self.record.public.axes[name])}"
-        return CheckFailed(self._tried(case, name), yours, f"{words}, right within {allowed[name]:.1g}", hint)
+        return CheckFailed(self._tried(case, name), yours, f"{words}, right within {np.max(allowed[name]):.1g}", hint)
 
     def _explained(self, off: list[str], outputs: Arrays, case: Arrays, expected: Arrays) -> tuple[str, str]:
         """Return the wrong output to speak of, and the hint: for one of several parts, a mistake that it is about."""
@@ -462,14 +466,14 @@ class _Trial:
         return self.record.public.tried(_tensors(case), output)
 
 
-def tolerances(record: ValueRecord, case: Arrays, rng: random.Random) -> dict[str, float]:
+def tolerances(record: ValueRecord, case: Arrays, rng: random.Random) -> Tolerances:
     """Return how far each output of a right answer in float32 may lie from the reference in float64, for this case.
 
     Rounding is as if the inputs had been slightly other ones. So every input is changed by one rounding error of
     float32, up or down at random, and the reference, in float64, tells how far that moves the outputs. A right answer
     makes several such errors, in its inputs and on the way, in an order that depends on the machine: 64 times the
-    largest move seen, plus 64 roundings of the largest output, is allowed. tests/test_judge.py measures
-    that right answers stay far below and known mistakes far above.
+    largest move seen, plus 64 roundings of the largest output, is allowed; in an `entrywise` record, the largest move
+    of each entry. tests/test_judge.py measures that right answers stay far below and known mistakes far above.
     """
     expected = record.reference(case)
     signs = np.random.default_rng(rng.getrandbits(64))
@@ -477,8 +481,9 @@ def tolerances(record: ValueRecord, case: Arrays, rng: random.Random) -> dict[st
         record.reference({name: _rounded_at_random(array, signs) for name, array in case.items()})
         for _ in range(TRIALS)
     ]
+    apart = _differences if record.entrywise else _distance
     return {
-        name: ROUNDINGS * (max(_distance(each[name], right) for each in moved) + FLOAT32 * float(np.abs(right).max()))
+        name: ROUNDINGS * (np.max([apart(each[name], right) for each in moved], axis=0) + FLOAT32 * np.abs(right).max())
         for name, right in expected.items()
     }
 
@@ -491,13 +496,16 @@ def _rounded_at_random(array: np.ndarray, signs: np.random.Generator) -> np.ndar
 
 def _distance(first: np.ndarray, second: np.ndarray) -> float:
     """Return the largest difference; another shape, or NaN on one side, is infinitely far."""
-    if first.shape != second.shape:
-        return np.inf
+    return float(_differences(first, second).max(initial=0)) if first.shape == second.shape else np.inf
+
+
+def _differences(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return how far apart the entries are; NaN on one side is infinitely far."""
     first, second = first.astype(np.float64), second.astype(np.float64)
     same = (first == second) | (np.isnan(first) & np.isnan(second))
     with np.errstate(invalid="ignore"):
         difference = np.where(same, 0, np.abs(first - second))
-    return float(np.where(np.isnan(difference), np.inf, difference).max(initial=0))
+    return np.where(np.isnan(difference), np.inf, difference)
 
 
 def as_given(array: np.ndarray) -> np.ndarray:

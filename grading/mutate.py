@@ -20,7 +20,7 @@ import numpy as np
 
 from grading.answers import Answer, AnswerEnded, AnswerServer, Cell
 from grading.exercises import records, topic_of
-from grading.judge import as_given, failure_told, judge, right, tolerances
+from grading.judge import Tolerances, as_given, failure_told, judge, right, tolerances
 from grading.mutants import Mutant, mutants
 from grading.prove import SEEDS, computing_once
 from grading.record import SETUP, Arrays, Record, ValueRecord
@@ -203,7 +203,7 @@ class _Case:
     words: str
     inputs: Arrays
     expected: Arrays
-    allowed: dict[str, float]
+    allowed: Tolerances
     gradients: dict[str, Arrays]
 
 

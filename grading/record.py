@@ -149,6 +149,7 @@ class ValueRecord(Record):
     `draw` makes one case from a random generator and a table of sizes and settings. Students check against three cases:
     one of `first_sizes`, one with the same weights and the changes of `other_length`, one of `other_sizes`. `reference`
     computes the outputs of a case in float64 NumPy, apart from torch. `properties` hold for every right answer.
+    `entrywise`: each number of an output is made from few inputs, so rounding is measured for each on its own.
     """
 
     public: PublicExercise
@@ -158,6 +159,7 @@ class ValueRecord(Record):
     other_sizes: dict[str, int]
     draw: Callable[[random.Random, dict[str, int]], Arrays]
     reference: Callable[[Arrays], Arrays]
+    entrywise: bool = False
 
     def outputs(self, source: str, case: Arrays) -> Arrays:
         """Return what an answer computes for a case, in float64."""

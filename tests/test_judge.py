@@ -13,7 +13,7 @@ from grading import answers
 from grading.answers import Cell
 from grading.exercises import records, topics, value_records
 from grading.inside.messages import NUMBERS
-from grading.judge import LONGEST, _unknown_sizes, judge, tolerances
+from grading.judge import LONGEST, _unknown_sizes, judge, right, tolerances
 from grading.record import SETUP
 from grading.sandbox import missing_walls
 from grading.workers import answer_server
@@ -44,7 +44,7 @@ def test_right_answers_in_float32_stay_far_below_the_tolerance(record, seed):
         expected = record.reference(case)
         for source in (record.model_answer, *record.right.values()):
             for name, output in float32_outputs(record, source, case).items():
-                worst = max(worst, np.abs(output - expected[name]).max() / allowed[name])
+                worst = max(worst, excess(output, expected[name], allowed[name]))
     assert worst < 0.1
 
 
@@ -63,14 +63,24 @@ def test_known_mistakes_lie_far_above_the_tolerance(record, seed):
     expected, allowed = record.reference(case), tolerances(record, case, random.Random(seed))
     for wrong in record.wrong:
         outputs = record.outputs(wrong.source, case)
-        distances = [distance(outputs[name], expected[name]) / allowed[name] for name in expected]
-        assert max(distances) > 30, wrong.name
+        assert max(excess(outputs[name], expected[name], allowed[name]) for name in expected) > 30, wrong.name
 
 
-def distance(mine, other):
+def excess(mine, other, allowed):
+    """Return the largest difference, as a multiple of what is allowed."""
     if mine.shape != other.shape or np.isnan(mine).any():
         return np.inf
-    return np.abs(mine - other).max()
+    return (np.abs(mine - other) / allowed).max()
+
+
+def test_an_entrywise_tolerance_sees_what_one_for_all_entries_hides():
+    """Another base moves slow columns by less than rounding moves fast ones, and by more than it moves them."""
+    record = value_records()["sinusoids"]
+    source = record.model_answer.replace("angles.cos()", "(positions / 9_999**exponents).cos()")
+    for seed in range(20):
+        case = cases(record, seed)[-1]  # of sizes that nobody knows
+        expected, theirs = record.reference(case), float32_outputs(record, source, case)
+        assert not right("table", theirs, expected, tolerances(record, case, random.Random(seed)))
 
 
 @EXERCISES
@@ -88,7 +98,7 @@ def test_half_precision_is_not_enough(record):
     allowed, expected = tolerances(record, case, random.Random(0)), record.reference(case)
     coarse = {name: torch.from_numpy(output).bfloat16().double().numpy() for name, output in expected.items()}
     inexact = [name for name in expected if not np.array_equal(coarse[name], expected[name])]
-    assert all(np.abs(coarse[name] - expected[name]).max() > 3 * allowed[name] for name in inexact)
+    assert all(excess(coarse[name], expected[name], allowed[name]) > 3 for name in inexact)
 
 
 @EXERCISES

@@ -17,7 +17,7 @@ from grading.exercises.causal_attention import (
 from grading.exercises.decoder_block import DECODER_BLOCK_RECORD
 from grading.exercises.student_test import STUDENT_TEST_RECORD
 from grading.form import shape_comments, style
-from grading.judge import ALL_RIGHT, failure_told, of_the_right_shape, part_values, right, values
+from grading.judge import ALL_RIGHT, Tolerances, failure_told, of_the_right_shape, part_values, right, values
 from grading.mistakes import (
     ERROR,
     KEYS_AS_VALUES,
@@ -110,7 +110,7 @@ def _layouts(weights: NDArray[np.float64], b: int, h: int) -> Iterator[NDArray[n
         yield from (each, each.swapaxes(1, 2))
 
 
-def scores_are_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
+def scores_are_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances) -> bool:
     """Tell whether the scores are right: they show in the weights, and in what is computed with them.
 
     If there is nothing without a mask, or a mask there too, they show with causal=True.
@@ -127,7 +127,7 @@ def _always_masked(outputs: Arrays) -> bool:
     return bool(pairs) and all(np.allclose(outputs[full], outputs[causal], atol=1e-4) for full, causal in pairs)
 
 
-def mask_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
+def mask_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances) -> bool:
     """Tell whether the mask is right, whatever the scores are.
 
     Then a causal row holds the visible weights of the full row, enlarged to sum to 1, and nothing else.
@@ -146,7 +146,7 @@ def mask_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict
     return bool(np.allclose(causal[enough], np.tril(full)[enough] / visible[enough], rtol=0, atol=1e-4))
 
 
-def mixing_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
+def mixing_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances) -> bool:
     """Tell whether what follows the scores is right, whatever they are: weights, averages, merging, mixing, dropout.
 
     With causal=True, if anything comes out, it must be made of the weights, whatever the mask has done to them.

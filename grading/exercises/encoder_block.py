@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from grading.answers import Answer
 from grading.exercises import decoder_block
 from grading.exercises.decoder_block import linear, normalised, thought, with_even_positions
-from grading.judge import ALL_RIGHT, as_given, failure_told, part_values, right, values
+from grading.judge import ALL_RIGHT, Tolerances, as_given, failure_told, part_values, right, values
 from grading.mistakes import IN_PLACE, in_a_plain_list, misbehaviours, no_epsilon, only_in_training
 from grading.padding import draw_batch, is_right
 from grading.properties import SEQUENCES_APART, input_matters
@@ -56,7 +56,7 @@ def reference(case: Arrays) -> Arrays:
     return {"output": output, "undropped": output, "dropped": dropped}
 
 
-def dropout_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
+def dropout_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances) -> bool:
     """Tell whether dropout is right, whatever the rest is: all is gone in training, and nothing in eval mode."""
     if outputs.keys() != expected.keys() or not right("dropped", outputs, expected, allowed):
         return False
@@ -68,7 +68,7 @@ def dropout_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: d
 def dropout(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
     """Judge dropout: what is dropped when all of what a part finds is, and when half of it is."""
 
-    def is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
+    def is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances) -> bool:
         if not dropout_is_right(outputs, case, expected, allowed):
             return False
         try:

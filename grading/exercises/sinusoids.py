@@ -484,6 +484,7 @@ SINUSOIDS_RECORD = ValueRecord(
     other_sizes={"max_len": 11, "waves": 8},
     draw=draw,
     reference=reference,
+    entrywise=True,
     guards=("modeling_lm.sinusoids",),
     model_answer=MODEL_ANSWER,
     wrong=WRONG,
