@@ -14,12 +14,13 @@ SEED = 2017
 
 
 def frozen_cases(record: Record) -> list[Arrays]:
-    """Return the inputs of the three cases that students check against."""
+    """Return the inputs of the three or four cases that students check against."""
     rng = random.Random(SEED)
     first = record.draw(rng, record.first_sizes)
     longer = record.draw(rng, record.first_sizes | record.other_length)
     same_weights = first | {name: longer[name] for name in record.public.reads}
-    return [first, same_weights, record.draw(rng, record.other_sizes)]
+    others = filter(None, (record.other_sizes, record.smallest_sizes))
+    return [first, same_weights, *(record.draw(rng, sizes) for sizes in others)]
 
 
 def frozen_bytes(record: Record) -> bytes:

@@ -27,6 +27,7 @@ from transformer_lm.checks.exercise import (
     ONE_SEQUENCE,
     OTHER_LENGTH,
     OTHER_SIZES,
+    SIZE_ONE,
     STRIDED,
 )
 from transformer_lm.checks.other_device import MADE_HERE
@@ -191,6 +192,8 @@ def values(
     trial.again(same_weights, OTHER_LENGTH, evaluate=True)
     if not trial.mistake and not trial.lesser:  # a mistake may overflow with large numbers
         trial.again(record.draw(rng, record.other_sizes), OTHER_SIZES, build=True)
+    if record.ones:
+        trial.again(record.draw(rng, record.smallest_sizes), SIZE_ONE, build=True)
     unknown = record.draw(rng, _unknown_sizes(record, rng))
     trial.again(unknown, OTHER_SIZES, build=True)
     if trial.is_last:

@@ -234,6 +234,8 @@ def _sizes(record: ValueRecord, rng: random.Random) -> Iterator[dict[str, int]]:
     yield from (first, first | record.other_length, record.other_sizes)
     for name in first:
         yield first | {name: 1}
+    if len(record.ones) > 1:
+        yield record.smallest_sizes
     for most in (4, 9, 24):
         yield {name: rng.randint(1, most) for name in first}
 

@@ -147,9 +147,10 @@ class ValueRecord(Record):
     """An exercise whose answer computes numbers.
 
     `draw` makes one case from a random generator and a table of sizes and settings. Students check against three cases:
-    one of `first_sizes`, one with the same weights and the changes of `other_length`, one of `other_sizes`. `reference`
-    computes the outputs of a case in float64 NumPy, apart from torch. `properties` hold for every right answer.
-    `entrywise`: each number of an output is made from few inputs, so rounding is measured for each on its own.
+    one of `first_sizes`, one with the same weights and the changes of `other_length`, one of `other_sizes`. If `ones`
+    names some sizes, there is a fourth, in which these are 1. `reference` computes the outputs of a case in float64
+    NumPy, apart from torch. `properties` hold for every right answer. `entrywise`: each number of an output is made
+    from few inputs, so rounding is measured for each on its own.
     """
 
     public: PublicExercise
@@ -159,7 +160,13 @@ class ValueRecord(Record):
     other_sizes: dict[str, int]
     draw: Callable[[random.Random, dict[str, int]], Arrays]
     reference: Callable[[Arrays], Arrays]
+    ones: tuple[str, ...] = ()
     entrywise: bool = False
+
+    @property
+    def smallest_sizes(self) -> dict[str, int]:
+        """The sizes of the case in which those of `ones` are 1; none if there is no such case."""
+        return self.first_sizes | dict.fromkeys(self.ones, 1) if self.ones else {}
 
     def outputs(self, source: str, case: Arrays) -> Arrays:
         """Return what an answer computes for a case, in float64."""

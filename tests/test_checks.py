@@ -385,7 +385,7 @@ def test_a_parameter_without_effect_needs_no_gradient(capsys):
         ("return weights @ v", "return (weights @ v).squeeze(0)", "one sequence alone"),
         ("k, q, v =", "x = x.view(-1, x.shape[2]).view(x.shape); k, q, v =", "not contiguous"),
         ("k, q, v =", "x = x[:, :8]; k, q, v =", "wrong for a longer one"),
-        ("self.q.out_features**0.5", "11**0.5", "is a number fixed in your code?"),
+        ("self.q.out_features**0.5", "11**0.5", "is a number fixed in your code"),
         ("scores.softmax(dim=-1)", "scores.exp() / scores.exp().sum(dim=-1, keepdim=True)", "larger numbers"),
     ],
 )

@@ -51,9 +51,19 @@ def test_no_size_equals_another_or_the_square_of_another(record):
 
 
 @EXERCISES
+def test_there_is_a_case_for_sizes_of_one_if_the_record_names_some(record):
+    cases = load_frozen(record.id).cases
+    assert len(cases) == (4 if record.ones else 3)
+    assert set(record.ones) <= record.first_sizes.keys()
+    for name, output in cases[-1].outputs.items():
+        sizes = dict(zip(record.public.axes[name].split(), output.shape, strict=True))
+        assert {sizes[each] for each in record.ones if each in sizes} <= {1}
+
+
+@EXERCISES
 def test_the_second_case_is_longer_than_any_size_of_the_first(record):
     assert max(record.other_length.values()) > max(record.first_sizes.values())
-    first, second, _ = frozen_cases(record)
+    first, second, *_ = frozen_cases(record)
     for name in first:
         assert np.array_equal(first[name], second[name]) == (name not in record.public.reads)
 

@@ -882,6 +882,7 @@ MULTI_HEAD_ATTENTION_LAYER_RECORD = ValueRecord(
     first_sizes={"b": 2, "n": 7, "input_size": 11, "num_heads": 5, "head_size": 6},
     other_length={"b": 4, "n": 17},
     other_sizes={"b": 8, "n": 13, "input_size": 10, "num_heads": 4, "head_size": 7, "magnitude": 4},
+    ones=("num_heads",),
     draw=draw_layer,
     reference=reference_layer,
     model_answer=LAYER_ANSWER,

@@ -375,6 +375,7 @@ CLASS_MASS_RECORD = ValueRecord(
     first_sizes=FIRST | {"c": 6},
     other_length=LONGER,
     other_sizes=OTHER | {"c": 8},
+    ones=("n", "c"),
     draw=draw,
     reference=reference,
     guards=("head_scores.Measured",),

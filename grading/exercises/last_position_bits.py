@@ -486,6 +486,7 @@ LAST_POSITION_BITS_RECORD = ValueRecord(
     first_sizes={"b": 3, "n": 5, "v": 11},
     other_length={"b": 4, "n": 13},
     other_sizes={"b": 5, "n": 6, "v": 14, "magnitude": 4},
+    ones=("n",),
     draw=draw,
     reference=reference,
     guards=("lm.last_position_bits", "lm.loss_per_token", "lm.evaluating"),

@@ -10,7 +10,7 @@ from grading.mistakes import CUT, misbehaviours
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.classifier import MAX_POOL, MEAN_POOL, SELECT_POOL
-from transformer_lm.checks.exercise import ONE_SEQUENCE, OTHER_SIZES, PublicExercise
+from transformer_lm.checks.exercise import ONE_SEQUENCE, OTHER_SIZES, SIZE_ONE, PublicExercise
 
 
 def draw_visible(rng: random.Random, b: int, n: int) -> NDArray[np.bool_]:
@@ -230,6 +230,7 @@ WRONG = {
 MISBEHAVING = {
     "mean": (
         ("squeezed", ONE_SEQUENCE, f"({POOLS['mean']}).squeeze()"),
+        ("squeezed-positions", SIZE_ONE, f"({POOLS['mean']} if x.squeeze(1).dim() == 3 else x)"),
         ("masks-in-place", CHANGED, f"x.mul_(~padding).sum(dim=1) / {COUNT}"),  # what `x *= ~padding` does
     ),
     "max": (
@@ -391,6 +392,7 @@ def pool_record(public: PublicExercise, title: str) -> ValueRecord:
         first_sizes={"b": 3, "n": 5, "hidden": 7},
         other_length={"b": 4, "n": 13},
         other_sizes={"b": 5, "n": 6, "hidden": 10, "magnitude": 512},
+        ones=("n",),
         draw=draw,
         reference=reference,
         model_answer=MODEL_ANSWER,

@@ -31,7 +31,10 @@ OTHER_LENGTH = (
     "Right for the first input, wrong for a longer one with other numbers: "
     "something is fixed, kept from the first call, or depends on the numbers."
 )
-OTHER_SIZES = "Right at first, wrong for other sizes and larger numbers: is a number fixed in your code?"
+OTHER_SIZES = (
+    "Right at first, wrong for other sizes and larger numbers: is a number fixed in your code, or does `exp` overflow?"
+)
+SIZE_ONE = "Right at first, wrong where a size is 1, such as a single head or position: is there a `squeeze`?"
 AHEAD = "Some weight lies in the future: a causal head gives it exactly 0."
 NOT_YOURS = "This is the package's own: write yours in the cell."
 
@@ -106,7 +109,7 @@ class PublicExercise:
     def check(self, answer: object, *more: Callable[[object], None]) -> None:
         """Print one line if the answer is right however it is called and passes all `more`, else raise CheckFailed."""
         frozen = load_frozen(self.id)
-        first, other_length, other_sizes = frozen.cases
+        first, other_length, other_sizes, *smallest = frozen.cases
         subject = self._check_thoroughly(answer, first, frozen.hints)
         self._check_again(lambda given: subject, first, CALLED_AGAIN)
         if isinstance(subject, nn.Module):
@@ -118,7 +121,8 @@ class PublicExercise:
             ways.append((self._changed(first, lambda tensor: tensor.mT.contiguous().mT), STRIDED))
         for case, hint in (*ways, (other_length, OTHER_LENGTH)):
             self._check_again(lambda given: subject, case, hint)
-        self._check_again(lambda given: self._built(answer, given), other_sizes, OTHER_SIZES)
+        for case, hint in ((other_sizes, OTHER_SIZES), *((case, SIZE_ONE) for case in smallest)):
+            self._check_again(lambda given: self._built(answer, given), case, hint)
         for check in more:
             with self.rules():
                 check(answer)
@@ -157,7 +161,7 @@ class PublicExercise:
 
     def check_on_other_device(self, answer: object) -> None:
         """Raise CheckFailed unless the outputs are right with everything on a device that is not the CPU."""
-        there, case = elsewhere(self), load_frozen(self.id).cases[-1]
+        there, case = elsewhere(self), load_frozen(self.id).cases[2]
         given = {name: tensor.clone() for name, tensor in case.inputs.items()}
         there._compared_outputs(there._built(answer, given), given, case, {})
 
