@@ -162,6 +162,12 @@ def softmax_mistakes(answer: str) -> tuple[WrongAnswer, ...]:
     )
 
 
+def overflowing_softmax(answer: str, fails: tuple[str, ...] = ()) -> WrongAnswer:
+    """Return the answer whose softmax is right until its scores are large, for `scores.softmax(dim=-1)`."""
+    by_hand = "scores.exp() / scores.exp().sum(dim=-1, keepdim=True)"
+    return edited("softmax-that-overflows", OTHER_SIZES, answer, (SOFTMAX, by_hand), fails=fails)
+
+
 WRAPPER = """
 right_answer, calls = {function}, []
 

@@ -16,6 +16,7 @@ from grading.mistakes import (
     misbehaviours,
     one_layer_for_all,
     only_in_training,
+    overflowing_softmax,
     scaling_mistakes,
     score_mistakes,
     softmax_mistakes,
@@ -498,6 +499,7 @@ K = "self.k = nn.Linear(input_size, hidden)"
 HEAD_MISBEHAVING = (
     *misbehaviours(HEAD_ANSWER, "SelfAttention.forward", longer=(3, 13)),
     only_in_training(HEAD_ANSWER, "SelfAttention.forward"),
+    overflowing_softmax(HEAD_ANSWER),
     edited(
         "ready-made-function",
         READY_MADE,
@@ -682,7 +684,8 @@ RECORDS = (
         properties=(SEQUENCES_APART, input_matters("output")),
         first_sizes={"b": 2, "n": 5, "input_size": 7, "hidden": 11},
         other_length={"b": 3, "n": 13},
-        other_sizes={"b": 4, "n": 6, "input_size": 10, "hidden": 13, "magnitude": 4},
+        # Some exponential of a score always overflows.
+        other_sizes={"b": 4, "n": 6, "input_size": 10, "hidden": 13, "magnitude": 8},
         draw=draw_self_attention,
         reference=reference_self_attention,
         model_answer=HEAD_ANSWER,

@@ -27,12 +27,14 @@ from grading.mistakes import (
     misbehaviours,
     one_layer_for_all,
     only_in_training,
+    overflowing_softmax,
     score_mistakes,
     softmax_mistakes,
     style_mistakes,
 )
 from grading.properties import SEQUENCES_APART, ignores_the_future, input_matters, rows_sum_to_one
 from grading.record import Arrays, Mark, Part, ValueRecord, dyadic, edited, softmax
+from transformer_lm.checks.exercise import OTHER_SIZES
 from transformer_lm.checks.multi_head_attention import (
     HALVED,
     MULTI_HEAD_ATTENTION,
@@ -479,6 +481,8 @@ MISBEHAVING = (
         MODEL_ANSWER, "MultiHeadSelfAttention.forward", longer=(4, 17), calls=6, parts=(SCORES, MASK, MIXING)
     ),
     only_in_training(MODEL_ANSWER, "MultiHeadSelfAttention.forward", (SCORES, MASK, MIXING)),
+    overflowing_softmax(MODEL_ANSWER, fails=(SCORES, MASK, MIXING)),
+    edited("masked-with-minus-a-hundred", OTHER_SIZES, MODEL_ANSWER, ("-math.inf", "-100"), fails=(MASK,)),
     *(
         edited(name, HALVED, MODEL_ANSWER, *edits)
         for name, edits in {
@@ -721,7 +725,7 @@ RECORDS = (
             "input_size": 10,
             "num_heads": 4,
             "head_size": 6,
-            "magnitude": 4,
+            "magnitude": 7,  # the best that a query may read is somewhere below -100, and nowhere below -1,000
         },
         draw=draw,
         reference=reference,

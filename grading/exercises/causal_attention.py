@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grading.judge import LONGEST, values
-from grading.mistakes import SOFTMAX, misbehaviours, softmax_mistakes
+from grading.mistakes import SOFTMAX, misbehaviours, overflowing_softmax, softmax_mistakes
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
 from transformer_lm.checks.causal_attention import (
@@ -435,12 +435,7 @@ ATTENTION_MISBEHAVING = (
     ),
     edited("mask-needed", NONE, ATTENTION_ANSWER, ("if visible is not None:", "if True:")),
     edited("masked-with-minus-fifty", OTHER_SIZES, ATTENTION_ANSWER, ("-math.inf", "-50")),
-    edited(
-        "softmax-that-overflows",
-        OTHER_SIZES,
-        ATTENTION_ANSWER,
-        (SOFTMAX, "scores.exp() / scores.exp().sum(dim=-1, keepdim=True)"),
-    ),
+    overflowing_softmax(ATTENTION_ANSWER),
     edited(
         "ready-made",
         READY_MADE,

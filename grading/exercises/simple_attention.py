@@ -10,6 +10,7 @@ from grading.mistakes import (
     SOFTMAX,
     misbehaviours,
     only_in_training,
+    overflowing_softmax,
     softmax_mistakes,
 )
 from grading.padding import HIDE, SIZES, attended, draw_batch, ignores_padding, is_right, padding, padding_mistakes
@@ -126,13 +127,7 @@ MISBEHAVING = (
         MODEL_ANSWER,
         ("~visible[:, None, :]", "~(visible[:, None, :] & visible[:, :, None])"),
     ),
-    edited(
-        "softmax-that-overflows",
-        OTHER_SIZES,
-        MODEL_ANSWER,
-        (SOFTMAX, "scores.exp() / scores.exp().sum(dim=-1, keepdim=True)"),
-        fails=BOTH,
-    ),
+    overflowing_softmax(MODEL_ANSWER, fails=BOTH),
     edited(
         "fixed-length",
         OTHER_SIZES,
