@@ -41,7 +41,7 @@ SCORE, EXCESS, CLEAR, EXACT = 0.35, 0.2, 0.05, 0.004
 NO_PATTERN = -1
 
 TRAINED = Path(__file__).parent / "trained_heads"
-MADE_UP = {"b": 3, "h": 35, "n": 17, "p": 13}
+MADE_UP = {"b": 3, "h": 41, "n": 17, "p": 15}
 TIMES, PLANTED = 2, 2  # made up anew, and models
 B, N = 6, 40  # texts, and characters of each
 # In repeated random text, no other pattern has a meaning.

@@ -183,7 +183,7 @@ def test_models_of_every_origin_are_tried():
     heads.unseen(RECORD, PART, asked, random.Random(2))
     made_up, others = asked.calls[: heads.TIMES], asked.calls[heads.TIMES :]
     planted_ones, trained = others[: heads.PLANTED], others[heads.PLANTED :]
-    assert made_up == [(3, 35, 17, 17)] * heads.TIMES
+    assert made_up == [(3, 41, 17, 17)] * heads.TIMES
     assert planted_ones == [(heads.B, 12, heads.N, heads.N)] * heads.PLANTED
     assert trained == [(heads.B, 8, heads.N, heads.N)] * 2 * len(list(heads.TRAINED.glob("*.safetensors")))
     assert len(trained) >= 4

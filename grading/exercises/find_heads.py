@@ -15,9 +15,10 @@ from transformer_lm.checks.find_heads import FIND_HEADS, NUMBERS
 
 CHECK, UNSEEN = "find-heads-check", "find-heads-unseen"
 BOTH = (CHECK, UNSEEN)
-FIRST = {"b": 3, "h": 35, "n": 19, "p": 13}
-LONGER = {"b": 2, "n": 37}
+FIRST = {"b": 3, "h": 41, "n": 19, "p": 15}
+LONGER = {"b": 2, "n": 46}
 OTHER = {"b": 5, "h": 14, "n": 21, "p": 8}
+ONES = ("b", "h")
 
 
 def reference(case: Arrays) -> Arrays:
@@ -32,7 +33,7 @@ UNITS = 1024  # in which the weight of a query is cut: exact in every float
 STEPS = 64  # in which the share of a weight is drawn
 PATTERNS = (
     "current", "previous", "early", "narrow", "broad", "dense", "half", "late", "six back", "other", "another",
-    "aside", "nowhere",
+    "aside", "nowhere", "four or five back", "far back",
 )  # fmt: skip
 PLACES = ("current", "previous", "early")
 
@@ -40,10 +41,12 @@ PLACES = ("current", "previous", "early")
 HEADS: dict[str, tuple[tuple[str, int, int], ...]] = {
     "previous": (("previous", 40, 60),),
     "current": (("current", 40, 60),),
+    "current, a little": (("current", 14, 14),),  # little more than chance, which may take the query itself
     "early": (("early", 50, 60),),
     "narrow": (("narrow", 50, 62),),  # broad gets as much, but more of it by chance
     "narrow, half": (("narrow", 24, 27),),
     "narrow, not in the first sequence": (("narrow later", 56, 62),),
+    "narrow, in the first sequence alone": (("narrow at first", 18, 20),),  # too little of all sequences
     "narrow, as in the first sequence": (("narrow first", 24, 28),),
     "other, and another": (("other", 34, 36), ("another", 24, 25)),
     "another, and other": (("another", 34, 36), ("other", 24, 25)),
@@ -76,6 +79,12 @@ EDGES: dict[str, tuple[tuple[str, str, tuple[float, float]], ...]] = {
     "six back, enough": (("six back", "six back", ENOUGH),),  # above what position explains
     # Reading the previous position, too: what the mean weights of near and far distances are divided by matters.
     "six back, not quite": (("six back", "six back", NOT_QUITE), ("previous", "previous", (-0.13, -0.1))),
+    # By early queries alone: what the rows of a null sum up to differs there from what its columns do.
+    "four or five back, enough": (("four or five back", "four or five back", ENOUGH),),
+    "four or five back, not quite": (("four or five back", "four or five back", NOT_QUITE),),
+    # So far back that few queries are left for a mean.
+    "far back, enough": (("far back", "far back", ENOUGH),),
+    "far back, not quite": (("far back", "far back", NOT_QUITE),),
     "narrow, enough in some sequences": (("narrow later", "narrow", ENOUGH),),
     "narrow, not quite in some sequences": (("narrow later", "narrow", NOT_QUITE),),
     # Late exceeds its baseline more, but does not count; six back has more above chance, but not above position.
@@ -131,6 +140,7 @@ def _tables(rng: random.Random, b: int, n: int) -> dict[str, NDArray]:
         falls.append(max(falls[-1] * 7 // 8, 1))
     narrow, dense = _few(rng, b, n), (_drawn(rng, b, n, n) < _by_sequence(b, 0.4, 0.55)) & (back > 0)
     six_back = (back == 6) & (_drawn(rng, b, n, 1) < _by_sequence(b, 0.9, 0.4))
+    now_and_then = _drawn(rng, b, n, 1) < _by_sequence(b, 0.9, 0.6)
     looks_far, far = _drawn(rng, b, n, 1) < 0.3, 2 * places < places[:, None]
     return {
         "current": back == 0,
@@ -139,6 +149,7 @@ def _tables(rng: random.Random, b: int, n: int) -> dict[str, NDArray]:
         "early": (back > 0) & (places < n // 4) & (places[:, None] < _by_sequence(b, 2 * n // 3, n)),
         "narrow": narrow,
         "narrow later": narrow & (np.arange(b) > 0)[:, None, None],
+        "narrow at first": narrow & (np.arange(b) == 0)[:, None, None],
         "narrow first": np.broadcast_to(narrow[:1], (b, n, n)),
         "broad": narrow | ((_drawn(rng, b, n, n) < 0.35) & (back > 0) & narrow.any(axis=2, keepdims=True)),
         "dense": dense,
@@ -149,6 +160,8 @@ def _tables(rng: random.Random, b: int, n: int) -> dict[str, NDArray]:
         "six back": six_back,
         "aside": _few(rng, b, n) & ~six_back.any(axis=2, keepdims=True),
         "nowhere": np.zeros((b, n, n), dtype=bool),
+        "four or five back": ((back == 4) | (back == 5)) & now_and_then & (places[:, None] < n // 2),
+        "far back": (back == n - 5) & ((places[:, None] % 2 == 0) | (np.arange(b) == b - 1)[:, None, None]),
         **{f"offset {offset}": back == offset for offset in (5, 6, 7)},
         "falling": np.tril(np.array(falls)[np.maximum(back, 0)], -1),
         "random": np.tril((_drawn(rng, b, n, n) * 8).astype(np.int64) ** 2),
@@ -181,11 +194,13 @@ def _on_edge(
     for _ in range(ROUNDS if len(parts) > 1 else 1):
         for number, (part, pattern, _) in enumerate(parts):
             low, high = 0, UNITS - sum(units for _, units in found) + found[number][1]
+            missing = {}
             while high - low > 1:  # the more units, the further
                 middle = (low + high) // 2
                 found[number] = tables[part], middle
-                low, high = (low, middle) if _margin(found, tables, pattern) >= wanted[number] else (middle, high)
-            found[number] = tables[part], high
+                missing[middle] = wanted[number] - _margin(found, tables, pattern)
+                low, high = (low, middle) if missing[middle] <= 0 else (middle, high)
+            found[number] = tables[part], min(missing, key=lambda units: abs(missing[units]))
     return found
 
 
@@ -519,7 +534,8 @@ WRONG = (
 
 TENSOR = "Return heads as one tensor."
 CHANGED = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
-KNOWN = [(each["b"], each["h"], each["n"], each["n"]) for each in (FIRST, FIRST | LONGER, OTHER)]
+SMALLEST = FIRST | dict.fromkeys(ONES, 1)
+KNOWN = [(each["b"], each["h"], each["n"], each["n"]) for each in (FIRST, FIRST | LONGER, OTHER, SMALLEST)]
 BEHAVIOURS = {each.name: each for each in misbehaviours(MODEL_ANSWER, "find_heads", longer=(LONGER["b"], FIRST["h"]))}
 
 MISBEHAVING = (
@@ -750,6 +766,7 @@ FIND_HEADS_RECORD = ValueRecord(
     first_sizes=FIRST,
     other_length=LONGER,
     other_sizes=OTHER,
+    ones=ONES,
     draw=draw,
     reference=reference,
     model_answer=MODEL_ANSWER,
