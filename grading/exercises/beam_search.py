@@ -168,11 +168,11 @@ def _chosen_sources(case: Arrays, drawn: list[list[list[int]]], others: tuple[Se
 
 
 def _is_of_use(case: Arrays, right: Found, name: str) -> bool:
-    """Tell whether the first translations are not too short, and the very first ends."""
-    end = int(case["given"][1])
-    return name not in ("three_beams", "one_beam") or (
-        len(right.tokens) > 2 and (name == "one_beam" or right.tokens[-1] == end)
-    )
+    """Return whether the first translations are not too short, the very first ends, and a short one does not."""
+    ends = right.tokens[-1] == int(case["given"][1])
+    if name == "short":
+        return not ends
+    return name not in ("three_beams", "one_beam") or (len(right.tokens) > 2 and (name == "one_beam" or ends))
 
 
 def _logs_by_place(case: Arrays) -> list[list[list[tuple[float, int]]]]:
@@ -795,16 +795,16 @@ def beam_search(model, source, start, end, beams, max_len, alpha):
         ranks = np.concatenate([sums.ravel() / length**alpha, [score for score, _ in done]])
         order = np.argsort(-ranks)[:beams]
         fresh = order[order < sums.size]
-        kept = [done[place - sums.size] for place in order if place >= sums.size]
+        kept = [pair for place, pair in enumerate(done, start=sums.size) if place in order]
         grown = np.concatenate([rows[fresh // logs.shape[1]], (fresh % logs.shape[1])[:, None]], axis=1)
         ended = grown[:, -1] == end
-        done = kept + [(rank, row[1:]) for rank, row in zip(ranks[fresh[ended]], grown[ended])]
+        done = kept + [(rank, row[1:].tolist()) for rank, row in zip(ranks[fresh[ended]], grown[ended])]
         rows, totals = grown[~ended], sums.ravel()[fresh[~ended]]
         if len(rows) == 0:
             break
-    done += [(total / length**alpha, row[1:]) for total, row in zip(totals, rows)]
+    done += [(total / length**alpha, row[1:].tolist()) for total, row in zip(totals, rows)]
     score, tokens = max(done, key=lambda pair: pair[0])
-    return torch.from_numpy(tokens), np.float32(score)
+    return torch.tensor(tokens), np.float32(score)
 """,
     "stops-when-nothing-can-win": """\
 def beam_search(model, source, start, end, beams, max_len, alpha):

@@ -26,7 +26,7 @@ SEARCHES: dict[str, Callable[[int, int], tuple[int, float, int]]] = {
     "one_beam": lambda v, max_len: (1, 1.0, max_len),
     "two_beams": lambda v, max_len: (2, 1.0, max_len),
     "sums": lambda v, max_len: (5, 0.0, max_len - 1),
-    "short": lambda v, max_len: (4, 1.0, 3),
+    "short": lambda v, max_len: (4, 0.5, 3),
     "again_three": lambda v, max_len: (3, 1.0, max_len + 2),
     "wide": lambda v, max_len: (2 * v, 1.0, max_len + 2),
 }
