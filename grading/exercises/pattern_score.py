@@ -15,15 +15,16 @@ from transformer_lm.checks.head_aggregates import ALONE, BOTH, ONE_CHANCE, PATTE
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
     """Return weights, and a pattern that is denser in later sequences; some queries have no key in it.
 
-    Some queries are their own keys. Two queries of each sequence have one key, which no head reads; in the first
-    sequence only one has. The last two queries of the last one have none and two, which the first head does not read.
+    Some queries are their own keys. Two queries of each sequence have one key, which no head reads. In the first
+    sequence, a single query has a key; of four or more sequences, the second has no such query. The last two queries of
+    the last one have none and two, which the first head does not read.
     """
     b, h, n = (sizes[name] for name in ("b", "h", "n"))
     weights = causal_weights(rng, b, h, n)
     drawn = np.array([rng.random() for _ in range(b * n * n)]).reshape(b, n, n)
     density = np.linspace(0, 0.7, b)[:, None, None]
     pattern = np.tril(drawn < density)
-    pattern[:, 0, 0] = np.arange(b) % 2 == 0
+    pattern[:, 0, 0] = np.arange(b) % 2 == 1
     pattern[-1, -2:] = False
     pattern[-1, -1, [0, n - 1]] = True
     for sequence in range(b):
@@ -31,6 +32,8 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
             key = int(rng.random() * query)
             pattern[sequence, query] = np.arange(n) == key
             _move(weights[sequence, :, query], key, query)
+    if b > 3:
+        pattern[1] = False
     for key in (0, n - 1):
         _move(weights[-1, :1, -1], key, 1)
     return {"weights": weights, "pattern": pattern}

@@ -305,6 +305,13 @@ def position_null(weights):
         null[:, i, : i + 1] = row / row.sum(dim=1, keepdim=True)
     return null
 """,
+    "over-the-mean-map": """\
+def position_null(weights):
+    null = weights.mean(dim=0)  # (h, i, j): nothing is in the future, and each diagonal is filled with its mean
+    for k in range(null.shape[-1]):
+        null.diagonal(-k, 1, 2)[:] = null.diagonal(-k, 1, 2).mean(dim=1, keepdim=True)
+    return null / null.sum(dim=-1, keepdim=True)
+""",
     "diagonals-filled": """\
 def position_null(weights):
     mean_map = weights.mean(dim=0)  # (h, i, j)
