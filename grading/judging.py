@@ -10,7 +10,6 @@ from typing import TextIO
 from nbformat import NotebookNode
 from nbgrader.apps.baseapp import NbGrader
 from nbgrader.converters import Autograde
-from nbgrader.utils import setenv
 
 from grading.answers import Answer, AnswerEnded, AnswerServer, Cell
 from grading.faults import ANY_REMEDY, NEEDED, MachineFault, ServerLost, is_machines, machine_fault
@@ -175,8 +174,7 @@ def _executed(job: Job, name: str, notebook: NotebookNode) -> list[tuple[list[No
     _end_after(SUBMISSION_SECONDS + step.notebook_timeout)
     restore_locked_cells(notebook, job.locked[name])
     notebook.metadata["grading"] = {"unreadable": ""}
-    with setenv(NBGRADER_EXECUTION="autograde"):  # as nbgrader does
-        step.preprocess(notebook, resources)
+    step.preprocess(notebook, resources)
     return [(cell.outputs, cell.execution_count) for cell in notebook.cells if cell.cell_type == "code"]
 
 

@@ -188,7 +188,7 @@ class SandboxedExecute(Execute):
         settings["cores"] = sandbox.own_cores()
         settings["confine"] = "" if sandbox.missing_walls() else str(readable[INSIDE])
         program = ["env", "-u", "MPLBACKEND", f"PYTHONPATH={readable[course]}"]  # kernels show figures in their own way
-        program += [f"NBGRADER_EXECUTION={os.environ.get('NBGRADER_EXECUTION', '')}"]  # some notebooks ask for it
+        program += ["NBGRADER_EXECUTION=autograde"]  # as nbgrader does; some notebooks ask for it
         program += [*own_count, sys.executable, "-c", LAUNCHER, json.dumps(settings), "-f", str(readable[connection])]
         if sandbox.missing_walls():
             return program

@@ -83,6 +83,9 @@ class SubmissionExporter(NotebookExporter):
 
     Of the other files that were handed in, only the time is copied: one such as `jedi.py` would run with the rights of
     whoever opens a graded notebook. The judge reads what it needs from where it was handed in.
+
+    If a step fails, the variable by which nbgrader says that it is grading is deleted. nbgrader itself leaves it set in
+    that case, and every kernel that the same Jupyter server starts later would take its notebook for a submission.
     """
 
     def __init__(self, *arguments: object, **options: object) -> None:
@@ -95,6 +98,13 @@ class SubmissionExporter(NotebookExporter):
 
     def from_filename(self, filename: str, resources: dict | None = None, **options: object) -> tuple[str, dict]:
         """Return the notebook after all steps, as text."""
+        try:
+            return self._after_all_steps(filename, resources, **options)
+        except BaseException:
+            os.environ.pop("NBGRADER_EXECUTION", None)
+            raise
+
+    def _after_all_steps(self, filename: str, resources: dict, **options: object) -> tuple[str, dict]:
         try:
             ours = isinstance(self.parent, Autograde) and not self.parent._sanitizing  # written by the step before
             notebook, unreadable = read_submission(Path(filename), is_ours=ours), ""

@@ -42,6 +42,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.suffix != ".ipynb" and item.path.name != "test_prove.py")
 
 
+@pytest.fixture(autouse=True)
+def grading_ends():
+    """Fail a test after which kernels of this process would still take their notebook for a submission."""
+    before = os.environ.get("NBGRADER_EXECUTION")
+    yield
+    assert os.environ.get("NBGRADER_EXECUTION") == before
+
+
 @pytest.fixture(scope="session")
 def imdb():
     """Return the film reviews as load_imdb() does."""

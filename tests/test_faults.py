@@ -243,6 +243,7 @@ def test_what_nbgrader_fails_at_now_keeps_the_grade_that_it_had(graded, calm, mo
     assert gradebook(graded) == gradebook(calm)
     assert files(graded).keys() == files(calm).keys()
     assert run.to_do() == ["student-00"]
+    assert "NBGRADER_EXECUTION" not in os.environ  # nbgrader would leave it, and kernels started here would inherit it
 
 
 @pytest.mark.skipif(REDUCED, reason="without the sandbox, answers are not processes of their own")

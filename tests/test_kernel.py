@@ -33,6 +33,10 @@ RIGHTS = {
         files = [str(path) for path in Path().rglob("*") if path.is_file() and path.suffix in (".py", ".csv", ".ipynb")]
         print(sorted(files), helper.VALUE, Path("data/numbers.csv").read_text(), Path("link.csv").exists())
     """,
+    "being graded": """
+        import os
+        print(os.environ["NBGRADER_EXECUTION"])
+    """,
     "figure": """
         import matplotlib.pyplot as plt
         plt.plot([1, 2]);
@@ -243,6 +247,10 @@ def deaths():
 
 def test_a_notebook_finds_the_files_of_its_course_and_no_others(inside):
     assert printed(inside["given files"]) == "['data/numbers.csv', 'helper.py'] 3 1,2 False\n"
+
+
+def test_a_notebook_can_ask_whether_it_is_being_graded(inside):
+    assert printed(inside["being graded"]) == "autograde\n"
 
 
 def test_a_figure_is_shown_without_warnings(inside):
