@@ -148,7 +148,7 @@ class ValueRecord(Record):
 
     `draw` makes one case from a random generator and a table of sizes and settings. Students check against three cases:
     one of `first_sizes`, one with the same weights and the changes of `other_length`, one of `other_sizes`. If `ones`
-    names some sizes, there is a fourth, in which these are 1. `reference` computes the outputs of a case in float64
+    names some sizes, there is a fourth, in which they are 1. `reference` computes the outputs of a case in float64
     NumPy, apart from torch. `properties` hold for every right answer. `entrywise`: each number of an output is made
     from few inputs, so rounding is measured for each on its own.
     """

@@ -725,7 +725,7 @@ RECORDS = (
             "input_size": 10,
             "num_heads": 4,
             "head_size": 6,
-            "magnitude": 7,  # the best that a query may read is somewhere below -100, and nowhere below -1,000
+            "magnitude": 7,  # the largest visible score of some query is below -100, and of no query below -1,000
         },
         draw=draw,
         reference=reference,

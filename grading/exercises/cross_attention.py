@@ -613,7 +613,7 @@ CROSS_ATTENTION_RECORD = ValueRecord(
     ),
     first_sizes={"b": 3, "n": 5, "m": 8, "num_heads": 2, "head_size": 7},
     other_length={"b": 5, "n": 17, "m": 13},
-    # Small enough for answers that share out among padding, too, what they then take away from it.
+    # Small enough for answers whose softmax includes padding and is renormalised without it.
     other_sizes={"b": 4, "n": 7, "m": 11, "num_heads": 3, "head_size": 5, "magnitude": 2},
     draw=draw,
     reference=reference,

@@ -30,7 +30,7 @@ BOTH = (WHOLE, PADDING)
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
     """Return a batch with padding and the weights of the four layers, whose outputs spread as their inputs do.
 
-    The numbers at padding are halved: their scores, of large numbers with large ones, would be far larger than others.
+    The inputs at padding are halved. Otherwise their scores would be far larger than all others.
     """
     hidden = sizes["num_heads"] * sizes["head_size"]
     case = draw_batch(rng, sizes, hidden, bound=1) | {"num_heads": np.array(sizes["num_heads"])}
@@ -368,7 +368,7 @@ FULL_ATTENTION_RECORD = ValueRecord(
     properties=(SEQUENCES_APART, input_matters("whole", "padded"), ignores_padding("padded")),
     first_sizes={"b": 4, "n": 7, "num_heads": 3, "head_size": 5},
     other_length={"b": 2, "n": 17},
-    # Small enough for answers that share out among padding, too, what they then take away from it.
+    # Small enough for answers whose softmax includes padding and is renormalised without it.
     other_sizes={"b": 3, "n": 11, "num_heads": 2, "head_size": 7, "magnitude": 2},
     draw=draw,
     reference=reference,
