@@ -172,8 +172,8 @@ def values(
     Every output must be right, or with a `rule` what the rule asks for, of the outputs as they are read; a known
     mistake that costs some of the points costs these, whatever else is wrong. A known mistake that this part is not
     about costs nothing here: then everything must be as that mistake makes it. The last part of an exercise is about
-    all that the others leave out: gradients, what becomes of the inputs, one sequence alone, and inputs that are not
-    contiguous.
+    all that the others leave out: gradients, what becomes of the inputs, one sequence alone, sizes of one, and inputs
+    that are not contiguous.
     """
     if "mistakes" not in answer.kept:
         answer.kept["mistakes"] = _Mistakes(record, record.draw(rng, record.first_sizes))
@@ -192,7 +192,7 @@ def values(
     trial.again(same_weights, OTHER_LENGTH, evaluate=True)
     if not trial.mistake and not trial.lesser:  # a mistake may overflow with large numbers
         trial.again(record.draw(rng, record.other_sizes), OTHER_SIZES, build=True)
-    if record.ones:
+    if record.ones and (rule is None or trial.is_last):  # of one position, for example, nothing is masked
         trial.again(record.draw(rng, record.smallest_sizes), SIZE_ONE, build=True)
     unknown = record.draw(rng, _unknown_sizes(record, rng))
     trial.again(unknown, OTHER_SIZES, build=True)

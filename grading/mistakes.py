@@ -9,6 +9,7 @@ from transformer_lm.checks.exercise import (
     ONE_SEQUENCE,
     OTHER_LENGTH,
     OTHER_SIZES,
+    SIZE_ONE,
     STRIDED,
 )
 from transformer_lm.checks.other_device import MADE_HERE, PLAIN_LIST
@@ -216,6 +217,12 @@ def misbehaviours(
             ("fits-known-sizes", OTHER_SIZES, parts, f"if x.shape[1] > 17: {spoil}"),
         )
     )
+
+
+def loses_a_length_of_one(answer: str, function: str, fails: tuple[str, ...] = ()) -> WrongAnswer:
+    """Return the answer whose outputs lose their second axis where its size is 1, as at the start of generation."""
+    source = answer + WRAPPER.format(function=function, change="result = each(lambda part: part.squeeze(1), result)")
+    return WrongAnswer("loses-a-length-of-one", SIZE_ONE, source, fails)
 
 
 def no_epsilon(answer: str, *norms: str, fails: tuple[str, ...] = ()) -> WrongAnswer:

@@ -122,8 +122,8 @@ def test_the_command_ends_with_the_counts():
     run = grading("prove", "attention-scores", *OPTIONS)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines() == [
-        "attention-scores: 23 wrong, 9 right, 1 blank answers",
-        "All 51 grades are right, over 3 seeds.",
+        "attention-scores: 24 wrong, 9 right, 1 blank answers",
+        "All 52 grades are right, over 3 seeds.",
     ]
 
 

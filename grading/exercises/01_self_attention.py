@@ -13,6 +13,7 @@ from grading.mistakes import (
     SCALED_BY_LENGTH,
     SOFTMAX,
     comment_mistakes,
+    loses_a_length_of_one,
     misbehaviours,
     one_layer_for_all,
     only_in_training,
@@ -128,6 +129,7 @@ NARROW = "The layer is too narrow for all that must come out of it."
 
 KQV_MISBEHAVING = (
     *misbehaviours(KQV_ANSWER, "kqv", longer=(3, 13)),
+    loses_a_length_of_one(KQV_ANSWER, "kqv"),
     edited(
         "three-products",
         ONE_PRODUCT,
@@ -353,6 +355,7 @@ def attention_scores(queries, keys):
 
 SCORES_MISBEHAVING = (
     *misbehaviours(SCORES_ANSWER, "attention_scores", longer=(3, 13)),
+    loses_a_length_of_one(SCORES_ANSWER, "attention_scores"),
     edited(
         "ready-made",
         READY_MADE,
@@ -498,6 +501,7 @@ K = "self.k = nn.Linear(input_size, hidden)"
 
 HEAD_MISBEHAVING = (
     *misbehaviours(HEAD_ANSWER, "SelfAttention.forward", longer=(3, 13)),
+    loses_a_length_of_one(HEAD_ANSWER, "SelfAttention.forward"),
     only_in_training(HEAD_ANSWER, "SelfAttention.forward"),
     overflowing_softmax(HEAD_ANSWER),
     edited(
@@ -645,6 +649,7 @@ RECORDS = (
         first_sizes={"b": 2, "n": 5, "input_size": 7, "hidden": 11},
         other_length={"b": 3, "n": 13},
         other_sizes={"b": 4, "n": 13, "input_size": 6, "hidden": 10, "magnitude": 4},
+        ones=("n",),
         draw=draw_kqv,
         reference=reference_kqv,
         model_answer=KQV_ANSWER,
@@ -662,6 +667,7 @@ RECORDS = (
         first_sizes={"b": 2, "i": 5, "j": 7, "dh": 11},
         other_length={"b": 3, "i": 13, "j": 17},
         other_sizes={"b": 6, "i": 10, "j": 13, "dh": 3, "magnitude": 4},
+        ones=("i", "j"),
         draw=draw_scores,
         reference=reference_scores,
         model_answer=SCORES_ANSWER,
@@ -686,6 +692,7 @@ RECORDS = (
         other_length={"b": 3, "n": 13},
         # Some exponential of a score always overflows.
         other_sizes={"b": 4, "n": 6, "input_size": 10, "hidden": 13, "magnitude": 8},
+        ones=("n",),
         draw=draw_self_attention,
         reference=reference_self_attention,
         model_answer=HEAD_ANSWER,

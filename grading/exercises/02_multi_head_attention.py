@@ -24,6 +24,7 @@ from grading.mistakes import (
     SCALED_BY_LENGTH,
     SOFTMAX,
     comment_mistakes,
+    loses_a_length_of_one,
     misbehaviours,
     one_layer_for_all,
     only_in_training,
@@ -481,6 +482,7 @@ MISBEHAVING = (
         MODEL_ANSWER, "MultiHeadSelfAttention.forward", longer=(4, 17), calls=6, parts=(SCORES, MASK, MIXING)
     ),
     only_in_training(MODEL_ANSWER, "MultiHeadSelfAttention.forward", (SCORES, MASK, MIXING)),
+    loses_a_length_of_one(MODEL_ANSWER, "MultiHeadSelfAttention.forward"),
     overflowing_softmax(MODEL_ANSWER, fails=(SCORES, MASK, MIXING)),
     edited("masked-with-minus-a-hundred", OTHER_SIZES, MODEL_ANSWER, ("-math.inf", "-100"), fails=(MASK,)),
     *(
@@ -727,6 +729,7 @@ RECORDS = (
             "head_size": 6,
             "magnitude": 7,  # the largest visible score of some query is below -100, and of no query below -1,000
         },
+        ones=("n", "num_heads"),
         draw=draw,
         reference=reference,
         model_answer=MODEL_ANSWER,

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grading.judge import LONGEST, values
-from grading.mistakes import SOFTMAX, misbehaviours, overflowing_softmax, softmax_mistakes
+from grading.mistakes import SOFTMAX, loses_a_length_of_one, misbehaviours, overflowing_softmax, softmax_mistakes
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
 from transformer_lm.checks.causal_attention import (
@@ -424,6 +424,7 @@ ATTENTION_WRONG = (
 
 ATTENTION_MISBEHAVING = (
     *misbehaviours(ATTENTION_ANSWER, "self_attention", longer=(3, 17), calls=3),
+    loses_a_length_of_one(ATTENTION_ANSWER, "self_attention"),
     edited("mask-of-one-size", MASK_MISFITS, ATTENTION_ANSWER, (CORNER, "visible")),
     edited("mask-cut-to-the-queries", MASK_MISFITS, ATTENTION_ANSWER, (CORNER, "visible[:, :i, :i]")),
     edited("mask-cut-to-the-keys", MASK_MISFITS, ATTENTION_ANSWER, (CORNER, "visible[:, :j, :j]")),
@@ -551,6 +552,7 @@ MASKED_SELF_ATTENTION_RECORD = ValueRecord(
     first_sizes={"b": 2, "i": 5, "j": 7, "dh": 11},
     other_length={"b": 3, "i": 13, "j": 17},
     other_sizes={"b": 6, "i": 10, "j": 13, "dh": 3, "magnitude": 4},
+    ones=("i", "j"),
     draw=draw_self_attention,
     reference=reference_self_attention,
     model_answer=ATTENTION_ANSWER,
@@ -759,6 +761,7 @@ LAYER_WRONG = (
 
 LAYER_MISBEHAVING = (
     *misbehaviours(LAYER_ANSWER, "multi_head_attention_layer", longer=(4, 17), calls=2),
+    loses_a_length_of_one(LAYER_ANSWER, "multi_head_attention_layer"),
     edited(
         "heads-in-a-chain",
         SHAPES,
@@ -877,7 +880,7 @@ MULTI_HEAD_ATTENTION_LAYER_RECORD = ValueRecord(
     first_sizes={"b": 2, "n": 7, "input_size": 11, "num_heads": 5, "head_size": 6},
     other_length={"b": 4, "n": 17},
     other_sizes={"b": 8, "n": 13, "input_size": 10, "num_heads": 4, "head_size": 7, "magnitude": 4},
-    ones=("num_heads",),
+    ones=("num_heads", "n"),
     draw=draw_layer,
     reference=reference_layer,
     model_answer=LAYER_ANSWER,

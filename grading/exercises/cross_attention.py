@@ -7,7 +7,14 @@ from collections.abc import Callable
 import numpy as np
 
 from grading.judge import values
-from grading.mistakes import KEYS_AS_VALUES, KEYS_VIEWED, misbehaviours, only_in_training, scaling_mistakes
+from grading.mistakes import (
+    KEYS_AS_VALUES,
+    KEYS_VIEWED,
+    loses_a_length_of_one,
+    misbehaviours,
+    only_in_training,
+    scaling_mistakes,
+)
 from grading.padding import draw_batch
 from grading.properties import SEQUENCES_APART, Ask, Property, input_matters, rows_sum_to_one, same
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
@@ -411,6 +418,7 @@ WRONG = (
 
 MISBEHAVING = (
     *misbehaviours(MODEL_ANSWER, "MultiHeadCrossAttention.forward", longer=(5, 17)),
+    loses_a_length_of_one(MODEL_ANSWER, "MultiHeadCrossAttention.forward"),
     only_in_training(MODEL_ANSWER, "MultiHeadCrossAttention.forward"),
     wrong("keys-from-target", LENGTHS, (KEYS, "self.split(self.k(x))")),
     wrong("values-from-target", LENGTHS, (VALUES, "self.split(self.v(x))")),
@@ -615,6 +623,7 @@ CROSS_ATTENTION_RECORD = ValueRecord(
     other_length={"b": 5, "n": 17, "m": 13},
     # Small enough for answers whose softmax includes padding and is renormalised without it.
     other_sizes={"b": 4, "n": 7, "m": 11, "num_heads": 3, "head_size": 5, "magnitude": 2},
+    ones=("n", "num_heads"),
     draw=draw,
     reference=reference,
     guards=(

@@ -6,7 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grading.judge import values
-from grading.mistakes import IN_PLACE, in_a_plain_list, misbehaviours, no_epsilon, only_in_training
+from grading.mistakes import (
+    IN_PLACE,
+    in_a_plain_list,
+    loses_a_length_of_one,
+    misbehaviours,
+    no_epsilon,
+    only_in_training,
+)
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.decoder_block import DECODER_BLOCK
@@ -228,6 +235,7 @@ WRONG = (
 
 MISBEHAVING = (
     *misbehaviours(MODEL_ANSWER, "TransformerDecoderBlock.forward", longer=(3, 13)),
+    loses_a_length_of_one(MODEL_ANSWER, "TransformerDecoderBlock.forward"),
     only_in_training(MODEL_ANSWER, "TransformerDecoderBlock.forward"),
     in_a_plain_list(MODEL_ANSWER, "attention"),
     in_a_plain_list(MODEL_ANSWER, "mlp"),
@@ -366,6 +374,7 @@ DECODER_BLOCK_RECORD = ValueRecord(
     first_sizes={"b": 2, "n": 5, "hidden": 7, "width": 11},
     other_length={"b": 3, "n": 13},
     other_sizes={"b": 4, "n": 6, "hidden": 10, "width": 13, "magnitude": 4},
+    ones=("n",),
     draw=draw,
     reference=reference,
     model_answer=MODEL_ANSWER,

@@ -5,7 +5,7 @@ import random
 import numpy as np
 
 from grading.judge import values
-from grading.mistakes import CUT, ERROR, misbehaviours, only_in_training
+from grading.mistakes import CUT, ERROR, loses_a_length_of_one, misbehaviours, only_in_training
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.embed import EMBED, OTHER_NAME, PADDING_INDEX
 from transformer_lm.checks.exercise import NOT_YOURS
@@ -18,7 +18,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
     """
     b, n, hidden, v = (sizes[name] for name in ("b", "n", "hidden", "v"))
     tokens = np.array([int(rng.random() * v) for _ in range(b * n)]).reshape(b, n)
-    tokens[0, 1], tokens[0, 2] = 0, v - 1
+    tokens[0, min(1, n - 1)], tokens[0, min(2, n - 1)] = 0, v - 1
     tokens[:, -1] = tokens[:, 0]
     bound = 2 * sizes.get("magnitude", 1)
     return {
@@ -207,6 +207,7 @@ NOT_REACHED = "No line of yours was reached: compare the names and arguments of 
 
 MISBEHAVING = (
     *misbehaviours(MODEL_ANSWER, "Embed.forward", longer=(3, 13)),
+    loses_a_length_of_one(MODEL_ANSWER, "Embed.forward"),
     only_in_training(MODEL_ANSWER, "Embed.forward"),
     wrong("counted-from-one-until-it-overflows", FROM_ONE, places="torch.arange(1, n + 1)"),
     wrong("tables-swapped-until-it-overflows", SWAPPED, returned="self.positions(tokens) + self.tokens(places)"),
@@ -319,6 +320,7 @@ EMBED_RECORD = ValueRecord(
     first_sizes={"b": 2, "n": 5, "hidden": 7, "v": 12, "spare": 11},
     other_length={"b": 3, "n": 13},
     other_sizes={"b": 4, "n": 6, "hidden": 10, "v": 15, "spare": 13, "magnitude": 4},
+    ones=("n",),
     draw=draw,
     reference=reference,
     guards=("modeling_lm.Embed",),

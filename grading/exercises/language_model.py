@@ -7,7 +7,7 @@ import numpy as np
 from grading.exercises.decoder_block import linear, normalised
 from grading.exercises.sequence_classifier import SEQUENCES_APART
 from grading.judge import values
-from grading.mistakes import ERROR, IN_PLACE, misbehaviours, no_epsilon, only_in_training
+from grading.mistakes import ERROR, IN_PLACE, loses_a_length_of_one, misbehaviours, no_epsilon, only_in_training
 from grading.properties import Ask, Property, same
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.exercise import OTHER_SIZES
@@ -31,7 +31,9 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
         "unembed_weight": dyadic(rng, vocab_size, hidden, bound=0.75),
         "unembed_bias": dyadic(rng, vocab_size, bound=1),
     }
-    case["tokens_weight"][case["tokens"][0, 1]] = case["positions_weight"][1] = 0  # there, a norm needs its epsilon
+    second = min(1, n - 1)
+    # There, a norm needs its epsilon.
+    case["tokens_weight"][case["tokens"][0, second]] = case["positions_weight"][second] = 0
     for norm in NORMS:
         case[f"{norm}_weight"] = 1 + dyadic(rng, num_layers, hidden, bound=0.75)
         case[f"{norm}_bias"] = dyadic(rng, num_layers, hidden, bound=1)
@@ -414,6 +416,7 @@ LOGITS_MISTAKES = (
 
 MISBEHAVING = (
     *misbehaviours(MODEL_ANSWER, "LanguageModel.forward", longer=(6, 16)),
+    loses_a_length_of_one(MODEL_ANSWER, "LanguageModel.forward"),
     only_in_training(MODEL_ANSWER, "LanguageModel.forward"),
     wrong("adds-in-place", IN_PLACE, read="x += attention(attention_norm(x))", think="x += mlp(mlp_norm(x))"),
     wrong("always-two-blocks", OTHER_SIZES, blocks=f"list({BLOCKS})[:2]"),
@@ -602,6 +605,7 @@ LANGUAGE_MODEL_RECORD = ValueRecord(
     first_sizes={"b": 3, "n": 5, "hidden": 7, "spare": 11, "vocab_size": 13, "num_layers": 2},
     other_length={"b": 6, "n": 16},  # as many positions as there are vectors for
     other_sizes={"b": 4, "n": 6, "hidden": 10, "spare": 8, "vocab_size": 11, "num_layers": 3, "magnitude": 4},
+    ones=("n",),
     draw=draw,
     reference=reference,
     guards=("modeling_lm.LMAttention", "modeling_lm.LMBlock", "modeling_lm.MLP", "modeling_lm.TransformerLM"),

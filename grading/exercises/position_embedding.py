@@ -5,7 +5,7 @@ import random
 import numpy as np
 
 from grading.judge import values
-from grading.mistakes import misbehaviours, only_in_training
+from grading.mistakes import loses_a_length_of_one, misbehaviours, only_in_training
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.classifier import POSITION_EMBEDDING
@@ -174,6 +174,7 @@ BEHAVIOURS = misbehaviours(MODEL_ANSWER, "PositionEmbedding.forward", longer=(3,
 
 MISBEHAVING = (
     *(each for each in BEHAVIOURS if each.name != "changes-its-input"),  # a sum does not need its input again
+    loses_a_length_of_one(MODEL_ANSWER, "PositionEmbedding.forward"),
     only_in_training(MODEL_ANSWER, "PositionEmbedding.forward"),
     wrong("counted-from-one-until-it-overflows", FROM_ONE, places="torch.arange(1, n + 1)"),
     edited(
@@ -272,6 +273,7 @@ POSITION_EMBEDDING_RECORD = ValueRecord(
     first_sizes={"b": 2, "n": 5, "hidden": 7, "spare": 11},
     other_length={"b": 3, "n": 13},
     other_sizes={"b": 4, "n": 6, "hidden": 10, "spare": 3, "magnitude": 4},
+    ones=("n",),
     draw=draw,
     reference=reference,
     model_answer=MODEL_ANSWER,
