@@ -42,7 +42,7 @@ NO_PATTERN = -1
 
 TRAINED = Path(__file__).parent / "trained_heads"
 MADE_UP = {"b": 3, "h": 41, "n": 17, "p": 15}
-TIMES, PLANTED = 2, 2  # made up anew, and models
+TIMES, PLANTED = 2, 2  # made up again, and models
 B, N = 6, 40  # texts, and characters of each
 # In repeated random text, no other pattern has a meaning.
 IN_REPEATS = ("current", "previous", "first", "duplicate", INDUCTION)

@@ -1,7 +1,7 @@
 """The judge: draws inputs, asks an answer what it makes of them, compares with the reference, gives points and reasons.
 
 It never runs a student's code. It sees arrays that another process has computed from inputs drawn after the
-submission was fixed; a point can be had only by computing the right numbers.
+submission was fixed; a point is earned only by computing the right numbers.
 """
 
 import functools
@@ -47,7 +47,7 @@ ALL_RIGHT = "Right"  # how the message begins if no part is told anything else
 
 # How far from the reference each output may be: one number, or one for each entry.
 Tolerances = dict[str, float | np.ndarray]
-# Tells from an answer's outputs, the case, the right outputs and how far from them is allowed, whether a part is right.
+# Returns whether a part is right, from an answer's outputs, the case, the right outputs and how far off they may be.
 Rule = Callable[[Arrays, Arrays, Arrays, Tolerances], bool]
 # Returns the outputs as a rule gets them, from an answer's outputs, the case and the right outputs.
 Reading = Callable[[Arrays, Arrays, Arrays], Arrays]
@@ -82,7 +82,7 @@ class ExerciseResult:
 
     @property
     def max_points(self) -> float:
-        """The most points that can be had."""
+        """The most points that can be earned."""
         return sum(part.max_points for part in self.parts)
 
     def as_table(self) -> dict:
@@ -368,7 +368,7 @@ class _Trial:
         return found
 
     def _accepts(self, outputs: Arrays, case: Arrays, first: bool) -> bool:
-        """Tell whether all that the part is about is right, or in each call as the same lesser mistake makes it."""
+        """Return whether all that the part is about is right, or in each call as the same lesser mistake makes it."""
         if not self.rule or self.mistake:
             return False
         lesser = [wrong for wrong in self.record.wrong if wrong.costs and self.part.name in self.record.fails(wrong)]

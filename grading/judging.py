@@ -110,7 +110,7 @@ def _stopped(error: Exception) -> Judged:
 
 
 def _machine_works(job: Job) -> bool:
-    """Tell whether the least that an answer can be is judged here."""
+    """Return whether the least that an answer can be is judged here."""
     try:
         with Answer(answer_server(job.assignment, job.reduced), "", [Cell(0, "x = 1")], False) as answer:
             answer.keep_running()

@@ -234,7 +234,7 @@ class SandboxedExecute(Execute):
             self._interruption = asyncio.ensure_future(self._interrupt())
 
     async def _interrupt(self) -> None:
-        """Interrupt a cell and wait for the reply, lest the next cell be hit."""
+        """Interrupt a cell and wait for the reply, so that the next cell is not hit."""
         self.kc.control_channel.send(self.kc.session.msg("interrupt_request", {}))
         with suppress(Exception):
             await self.kc.control_channel.get_msg(timeout=self.iopub_timeout)

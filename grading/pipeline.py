@@ -161,7 +161,7 @@ class Rerun(SandboxedExecute):
     )
 
     def is_needed(self, nb: NotebookNode, resources: dict) -> bool:
-        """Tell whether there is a reason to execute a notebook."""
+        """Return whether there is a reason to execute a notebook."""
         records = records_of(resources["nbgrader"]["assignment"], _released(self, resources))
         recorded = {part.name for record in records for part in record.parts}
         checks = {marks(cell)["grade_id"] for cell in nb.cells if is_check(cell)}

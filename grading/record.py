@@ -37,7 +37,7 @@ class WrongAnswer:
     """A named mistake: the text of an answer that makes it, and the hint that names it.
 
     `fails` names the parts that it gets no points for; by default the exercise's last one that has any. With `costs`,
-    it loses that many points there in place of all.
+    it loses that many points there instead of all.
     """
 
     name: str

@@ -114,7 +114,7 @@ def _layouts(weights: NDArray[np.float64], b: int, h: int) -> Iterator[NDArray[n
 
 
 def scores_are_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances) -> bool:
-    """Tell whether the scores are right: they show in the weights, and in what is computed with them.
+    """Return whether the scores are right: they show in the weights, and in what is computed with them.
 
     If there is nothing without a mask, or a mask there too, they show with causal=True.
     """
@@ -125,13 +125,13 @@ def scores_are_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: T
 
 
 def _always_masked(outputs: Arrays) -> bool:
-    """Tell whether a mask has the same effect with and without causal=True."""
+    """Return whether a mask has the same effect with and without causal=True."""
     pairs = [(name, f"{name}_causal") for name in ("weights", "output") if {name, f"{name}_causal"} <= outputs.keys()]
     return bool(pairs) and all(np.allclose(outputs[full], outputs[causal], atol=1e-4) for full, causal in pairs)
 
 
 def mask_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances) -> bool:
-    """Tell whether the mask is right, whatever the scores are.
+    """Return whether the mask is right, whatever the scores are.
 
     Then a causal row holds the visible weights of the full row, enlarged to sum to 1, and nothing else.
     """
@@ -150,7 +150,7 @@ def mask_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tole
 
 
 def mixing_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances) -> bool:
-    """Tell whether what follows the scores is right, whatever they are: weights, averages, merging, mixing, dropout.
+    """Return whether what follows the scores is right, whatever they are: weights, averages, merging, mixing, dropout.
 
     With causal=True, if anything comes out, it must be made of the weights, whatever the mask has done to them.
     """
@@ -168,7 +168,7 @@ def mixing_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: To
 
 
 def _is_mixed(outputs: Arrays, case: Arrays, suffix: str, tolerance: float) -> bool:
-    """Tell whether an output is what its own weights find, merged and mixed."""
+    """Return whether an output is what its own weights find, merged and mixed."""
     weights, values = outputs.get(f"weights{suffix}"), _values(case)
     if weights is None:
         return False

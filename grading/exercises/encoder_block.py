@@ -57,7 +57,7 @@ def reference(case: Arrays) -> Arrays:
 
 
 def dropout_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances) -> bool:
-    """Tell whether dropout is right, whatever the rest is: all is gone in training, and nothing in eval mode."""
+    """Return whether dropout is right, whatever the rest is: all is gone in training, and nothing in eval mode."""
     if outputs.keys() != expected.keys() or not right("dropped", outputs, expected, allowed):
         return False
     output, undropped = outputs["output"], outputs["undropped"]
