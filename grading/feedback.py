@@ -13,7 +13,7 @@ from nbformat.v4 import new_output
 from nbgrader.preprocessors import ClearHiddenTests, ClearMarkScheme, NbGraderPreprocessor
 
 from grading.pages import shortened, wrapped
-from grading.submission import is_check, marks
+from grading.submission import is_check, marks, marks_of_parts
 
 TAGS = bleach.ALLOWED_TAGS | {
     *("br", "caption", "dd", "del", "details", "div", "dl", "dt", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "img"),
@@ -38,19 +38,20 @@ class HideHiddenTests(ClearHiddenTests):
     What such a cell prints goes too: an answer may print what a hidden test has called it with.
     """
 
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        """Hide what students should not see of all cells."""
+        self.judged = set(marks_of_parts(nb))
+        return super().preprocess(nb, resources)
+
     def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
         """Hide what students should not see of one cell."""
         if is_check(cell) and self._remove_hidden_test_region(cell):
-            cell.outputs = [output for output in cell.outputs if output.output_type == "error" or _is_told(output)]
+            said = cell.outputs[-1:] if marks(cell)["grade_id"] in self.judged else []  # what the judge says comes last
+            cell.outputs = [output for output in cell.outputs if output.output_type == "error"] + said
             for output in cell.outputs:
                 if output.output_type == "error":
                     output.traceback = [f"{output.ename}: {output.evalue}"]
         return cell, resources
-
-
-def _is_told(output: NotebookNode) -> bool:
-    """Tell whether an output is a message of the judge."""
-    return output.output_type == "stream" and output.text.startswith("Graded: ")
 
 
 class HideRubrics(ClearMarkScheme):

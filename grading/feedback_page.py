@@ -23,8 +23,8 @@ from grading.feedback import PICTURES, AttachedPictures, from_markdown
 from grading.late import in_words, renew_penalty
 from grading.pages import code, rendered, shortened
 from grading.pipeline import NOTICE
-from grading.submission import is_check, marks
-from grading.told import Told, told
+from grading.submission import is_check, marks, marks_of_parts
+from transformer_lm.checks.verdict import Mark
 
 LONGEST_PAGE = 20_000_000  # characters of the whole notebook, with its pictures
 LONGEST_HEADING = 200
@@ -60,7 +60,7 @@ class Check:
 
     name: str
     score: Score
-    told: Told | None
+    mark: Mark | None
     outputs: list[Markup] = field(default_factory=list)
 
 
@@ -276,11 +276,7 @@ def _without_points(heading: str) -> str:
 
 def exercises(nb: NotebookNode, scores: dict[str, Score], comments: dict[str, tuple[str, str]]) -> list[Exercise]:
     """Return the exercises of a graded notebook: what is under one heading belongs together."""
-    messages = {
-        part["name"]: told(part["message"])
-        for exercise in nb.metadata.get("grading", {}).get("exercises", [])
-        for part in exercise["parts"]
-    }
+    judged = marks_of_parts(nb)
     # Where the course's own texts are locked, a student's headings do not count.
     locked = any(marks(cell).get("locked") and _headings(cell) for cell in nb.cells)
     found: list[Exercise] = []
@@ -298,8 +294,8 @@ def exercises(nb: NotebookNode, scores: dict[str, Score], comments: dict[str, tu
         if not found or found[-1].title != (heading or "Exercises"):
             found.append(Exercise(f"exercise-{len(found) + 1}", heading or "Exercises"))
         if is_check(cell):
-            outputs = [] if name in messages else _outputs(cell)
-            found[-1].checks.append(Check(_part_name(name), scores[name], messages.get(name), outputs))
+            outputs = [] if name in judged else _outputs(cell)
+            found[-1].checks.append(Check(_part_name(name), scores[name], judged.get(name), outputs))
         else:
             found[-1].answers.append(_answer(cell, scores.get(name), comments.get(name, ("", "")), question))
     return [exercise for exercise in found if exercise.scores or exercise.answers]

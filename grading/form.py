@@ -6,11 +6,13 @@ import random
 from grading.answers import Answer, AnswerEnded
 from grading.cells_read import LONGEST_READ, Cell
 from grading.judge import as_given, failure_told
-from grading.record import Mark, Part, ValueRecord
+from grading.record import Part, ValueRecord
+from transformer_lm.checks.catalogue import hint
 from transformer_lm.checks.report import CheckFailed
 from transformer_lm.checks.shape_comments import GIVE_SHAPES, MEND_SHAPES
 from transformer_lm.checks.source import parsed
 from transformer_lm.checks.style import FEW, TRIED, listed, statements, unread
+from transformer_lm.checks.verdict import Mark
 
 SHAPES_COST = 1  # however many comments are missing or wrong
 STYLE_COSTS = 0.25  # each finding
@@ -34,19 +36,24 @@ def shape_comments(record: ValueRecord, part: Part, answer: Answer, rng: random.
             return "Nothing is taken off: your code could not be run to watch its shapes."
         yours = f"{commented} of {made} statements have one" if commented else "there are no such comments"
         expected = "at least one for every two, since your code could not be run to watch its shapes"
-        return Mark(-SHAPES_COST, str(CheckFailed(SHAPES, yours, expected, GIVE_SHAPES)))
+        return _off(SHAPES_COST, SHAPES, yours, expected, GIVE_SHAPES)
     try:
         told = _read(answer, "read", source=source, observations=reply.get("observations"))
     except AnswerEnded:
-        return Mark(-SHAPES_COST, str(CheckFailed(SHAPES, "they take too long to be read", "plain ones", GIVE_SHAPES)))
+        return _off(SHAPES_COST, SHAPES, "they take too long to be read", "plain ones", GIVE_SHAPES)
     if failure_told(told):
-        return Mark(-SHAPES_COST, str(CheckFailed(SHAPES, "your code tells no shapes", "shapes", GIVE_SHAPES)))
+        return _off(SHAPES_COST, SHAPES, "your code tells no shapes", "shapes", GIVE_SHAPES)
     found = told["findings"]
     if not found:
         return "Every tensor's shape is given, and right."
-    hint = GIVE_SHAPES if all(kind == "missing" for _, kind, _ in found) else MEND_SHAPES
+    known = GIVE_SHAPES if all(kind == "missing" for _, kind, _ in found) else MEND_SHAPES
     yours = listed([(line, text) for line, _, text in found])
-    return Mark(-SHAPES_COST, str(CheckFailed(SHAPES, yours, "a right shape for each tensor", hint)))
+    return _off(SHAPES_COST, SHAPES, yours, "a right shape for each tensor", known)
+
+
+def _off(points: float, tried: str, yours: str, expected: str, known: str) -> Mark:
+    """Return the mark that takes points off, and why."""
+    return Mark(-points, failure=CheckFailed(tried, yours, expected, known).failure)
 
 
 def _joined(cells: tuple[Cell, ...]) -> str:
@@ -86,7 +93,7 @@ def _looks_like_a_shape(line: str) -> bool:
 
 def _unreadable(tried: str, cost: float, record: ValueRecord) -> Mark:
     yours = f"no cell of up to {LONGEST_READ} characters that can be read defines {record.defines}"
-    return Mark(-cost, str(CheckFailed(tried, yours, "one", "Write your answer, and its helpers, in its cell.")))
+    return _off(cost, tried, yours, "one", hint("write-in-the-cell"))
 
 
 def style(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
@@ -99,8 +106,7 @@ def style(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -
     except AnswerEnded:
         told = {}
     if "findings" not in told:
-        failed = CheckFailed(TRIED, "it cannot be read in time", "a plain cell", "Write it as plainly as you can.")
-        return Mark(-STYLE_COST, str(failed))
+        return _off(STYLE_COST, TRIED, "it cannot be read in time", "a plain cell", hint("write-plainly"))
     found = [
         (line, text if len(cells) == 1 else f"{text} (in the cell that begins `{_beginning(cell)}`)")
         for cell, findings in zip(cells, told["findings"], strict=True)
@@ -109,8 +115,8 @@ def style(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -
     if not found:
         return "The cell follows PEP 8."
     points = min(STYLE_COST, STYLE_COSTS * len(found))
-    hint = f"Each finding takes off {STYLE_COSTS} points, all together at most {STYLE_COST}."
-    return Mark(-points, str(CheckFailed(TRIED, listed(found), "nothing to find", hint)))
+    known = hint("style-findings", each=STYLE_COSTS, most=STYLE_COST)
+    return _off(points, TRIED, listed(found), "nothing to find", known)
 
 
 def _beginning(cell: Cell) -> str:

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from grading.answers import Answer
 from grading.exercises.pattern_score import reference_score
 from grading.exercises.position_null import reference_null
-from grading.judge import ALL_RIGHT, failure_told
-from grading.record import Mark, Part, Record, ValueRecord
+from grading.judge import failure_told
+from grading.record import Part, Record, ValueRecord
 from transformer_lm.alphabet import Alphabet
 from transformer_lm.checkpoints import load_model
 from transformer_lm.checks.head_claim import TEXT, TEXTS, Claim, ClaimExercise, Found, measured
 from transformer_lm.checks.randomness import require_unchanged
 from transformer_lm.checks.report import CheckFailed
+from transformer_lm.checks.verdict import Mark
 from transformer_lm.head_scores import BY_PLACE, INDUCTION
 from transformer_lm.lm import random_slices
 from transformer_lm.patterns import PATTERNS
@@ -59,21 +60,21 @@ def claimed_numbers(record: Record, part: Part, answer: Answer, rng: random.Rand
     """Judge the scores of a claim: they must be what is measured on text drawn for this submission."""
     claim, found = _measured(record, answer, rng)
     record.public.check_numbers(claim, found, lenient=True)
-    return f"{ALL_RIGHT}: score, chance and null are as measured on text drawn for this submission."
+    return "Right: score, chance and null are as measured on text drawn for this submission."
 
 
 def claimed_pattern(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
     """Judge whether the head does what is claimed, by the rule of `find_heads`."""
     claim, found = _measured(record, answer, rng)
     record.public.check_pattern(claim, found, lenient=True)
-    return f"{ALL_RIGHT}: head {claim.head} of layer {claim.layer} does that."
+    return f"Right: head {claim.head} of layer {claim.layer} does that."
 
 
 def claimed_ablation(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
     """Judge the change of the loss: it must be what is measured, and large enough to say that the head matters."""
     claim, found = _measured(record, answer, rng)
     record.public.check_ablation(claim, found, lenient=True)
-    return f"{ALL_RIGHT}: without the head, the loss rises as claimed."
+    return "Right: without the head, the loss rises as claimed."
 
 
 def _measured(record: Record, answer: Answer, rng: random.Random) -> tuple[Claim, Found]:
@@ -128,9 +129,9 @@ def unseen(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) 
         clear = clearness >= heads.clear
         outcome.add(_asked(record, answer, heads)[clear], expected[clear], clearness[clear] >= CLEAR, heads.names)
     if outcome.right == outcome.total:
-        return f"{ALL_RIGHT} for {outcome.total} heads that nobody has seen before."
+        return f"Right for {outcome.total} heads that nobody has seen before."
     points = part.points / 2 if outcome.can_be_trusted else 0
-    return Mark(points, str(outcome.failed()))
+    return Mark(points, failure=outcome.failed().failure)
 
 
 @dataclass

@@ -9,7 +9,7 @@ import random
 import secrets
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
@@ -18,12 +18,13 @@ import torch
 from torch import nn
 
 from grading.answers import EXERCISE_SECONDS, Answer, AnswerEnded, AnswerServer, Cell
-from grading.record import Arrays, Mark, Part, Record, ValueRecord, WrongAnswer
+from grading.record import Arrays, Part, Record, ValueRecord, WrongAnswer
+from transformer_lm.checks.catalogue import hint
 from transformer_lm.checks.diagnosis import GRADIENT, close, general_hint, known_mistake, tolerance
 from transformer_lm.checks.exercise import (
     CALLED_AGAIN,
     EVAL_MODE,
-    NOT_YOURS,
+    INPUT_CHANGED,
     ONE_SEQUENCE,
     OTHER_LENGTH,
     OTHER_SIZES,
@@ -32,6 +33,7 @@ from transformer_lm.checks.exercise import (
 )
 from transformer_lm.checks.other_device import MADE_HERE
 from transformer_lm.checks.report import CheckFailed
+from transformer_lm.checks.verdict import Failure, Mark
 from transformer_lm.shapes import in_words
 from transformer_lm.test_values import Case
 
@@ -42,8 +44,6 @@ TEXT = 2000  # characters of a text that an answer tells
 MANY = 1000  # matrix products of a call that are not counted further
 WIDEST = 1000  # of a linear layer that an answer tells of: larger than any that is asked for
 LONGEST = 40  # positions in a case of sizes that nobody knows before
-
-ALL_RIGHT = "Right"  # how the message begins if no part is told anything else
 
 # How far from the reference each output may be: one number, or one for each entry.
 Tolerances = dict[str, float | np.ndarray]
@@ -65,7 +65,24 @@ class PartResult:
     name: str
     points: float
     max_points: float
-    message: str
+    mark: Mark
+
+    @property
+    def message(self) -> str:
+        """What there is to say about it, for a reader."""
+        return self.mark.message
+
+    def as_table(self) -> dict:
+        """Return it as JSON can hold it."""
+        failure = self.mark.failure
+        return {
+            "name": self.name,
+            "points": self.points,
+            "max_points": self.max_points,
+            "praise": self.mark.praise,
+            "failure": failure and failure.as_table(),
+            "complete": self.mark.complete,
+        }
 
 
 @dataclass(frozen=True)
@@ -91,7 +108,7 @@ class ExerciseResult:
             "exercise": self.exercise,
             "points": self.points,
             "max_points": self.max_points,
-            "parts": [asdict(part) for part in self.parts],
+            "parts": [part.as_table() for part in self.parts],
         }
 
 
@@ -118,7 +135,8 @@ def judge(
     with Answer(server, record.id, cells, record.forbids_attention, left_out, folder, seconds) as answer:
         for part in record.parts:
             if stop_at_loss and any(result.points < result.max_points for result in results):
-                results.append(PartResult(part.name, 0, part.points, "Not judged: a part before it has lost points."))
+                mark = Mark(0, "Not judged: a part before it has lost points.", complete=False)
+                results.append(PartResult(part.name, 0, part.points, mark))
                 continue
             try:
                 if part.runs:
@@ -128,11 +146,12 @@ def judge(
                 if isinstance(mark, str):
                     mark = Mark(part.points, mark)
             except CheckFailed as failed:
-                mark = Mark(0, str(failed))
+                mark = Mark(0, failure=failed.failure)
             except AnswerEnded as ended:
-                hint = "Run your cell and call what it defines: the same should happen to you."
-                mark = Mark(0, str(CheckFailed(f"to call {record.defines}", f"it {ended}", "an answer", hint)))
-            results.append(PartResult(part.name, _possible(part, mark, results), part.points, mark.message))
+                tried, known = f"to call {record.defines}", hint("process-ends")
+                failed = CheckFailed(tried, f"it {ended}", "an answer", known, str(ended))
+                mark = Mark(0, failure=failed.failure)
+            results.append(PartResult(part.name, _possible(part, mark, results), part.points, mark))
     return ExerciseResult(record.id, tuple(results))
 
 
@@ -148,12 +167,12 @@ def _require_name(answer: Answer, name: str, cells: list[Cell], solution: int) -
     """Raise CheckFailed unless the cells define a name; say what went wrong with the cell that should."""
     if answer.ask("defines", name=name)[0].get("defined"):
         return
-    yours, hint = f"nothing is called {name}", "Keep the names of functions and classes as they were given."
+    yours, known, error = f"nothing is called {name}", hint("name-changed"), ""
     if solution not in {cell.number for cell in cells}:
-        yours, hint = "the cell is as it was released", "Replace the line that raises NotImplementedError by your code."
+        yours, known = "the cell is as it was released", hint("cell-as-released")
     elif solution in answer.errors:
-        yours, hint = f"the cell {answer.errors[solution]}", "Your cell must run to its end."
-    raise CheckFailed("to run your cell", yours, f"a cell that defines {name}", hint)
+        yours, known, error = f"the cell {answer.errors[solution]}", hint("cell-fails"), answer.errors[solution]
+    raise CheckFailed("to run your cell", yours, f"a cell that defines {name}", known, error)
 
 
 # --- values -------------------------------------------------------------------------------------
@@ -166,7 +185,7 @@ def values(
     rng: random.Random,
     rule: Rule | None = None,
     reading: Reading = of_the_right_shape,
-) -> str | Mark:
+) -> Mark:
     """Judge what an answer computes, called in every way that the student's own check knows, and in some more.
 
     Every output must be right, or with a `rule` what the rule asks for, of the outputs as they are read; a known
@@ -198,15 +217,15 @@ def values(
     trial.again(unknown, OTHER_SIZES, build=True)
     if trial.is_last:
         trial.on_other_device(unknown)
-    hint = trial.broken_property(unknown) if trial.everything_is_right else None
-    if hint:
-        raise CheckFailed("to change part of an input", "right numbers, wrong behaviour", "both right", hint)
+    broken = trial.broken_property(unknown) if trial.everything_is_right else None
+    if broken:
+        raise CheckFailed("to change part of an input", "right numbers, wrong behaviour", "both right", broken)
     return trial.mark()
 
 
 def part_values(
     rule: Rule, reading: Reading = of_the_right_shape
-) -> Callable[[ValueRecord, Part, Answer, random.Random], str | Mark]:
+) -> Callable[[ValueRecord, Part, Answer, random.Random], Mark]:
     """Return the judge of a part that needs only some of the outputs to be right, as the rule says."""
     return functools.partial(values, rule=rule, reading=reading)
 
@@ -268,17 +287,19 @@ class _Trial:
         self.everything_is_right = True  # so far
         self.mistake: WrongAnswer | None = None  # that explains everything
         self.lesser: WrongAnswer | None = None  # that the rule accepts, for some of the points
-        self.failure = ""  # what was found first, if a known mistake explains it
+        self.failure: Failure | None = None  # what was found first, if a known mistake explains it
 
-    def mark(self) -> str | Mark:
+    def mark(self) -> Mark:
         """Return the points and what to say, after all calls."""
         mistake = self.lesser or self.mistake
         if mistake and self.part.name in self.record.fails(mistake):
-            return Mark(self.part.points - mistake.costs, self.failure)
+            return Mark(self.part.points - mistake.costs, failure=self.failure)
         if not self.everything_is_right:
-            return "What this part is about is right; see what another part is told."
+            praise = "What this part is about is right; see what another part is told."
+            return Mark(self.part.points, praise, complete=False)
         flow = "; gradients flow" if self.record.public.trains else ""
-        return f"{ALL_RIGHT} for {self.calls} calls on inputs drawn for this submission{flow}."
+        praise = f"Right for {self.calls} calls on inputs drawn for this submission{flow}."
+        return Mark(self.part.points, praise)
 
     def thoroughly(self, case: Arrays) -> None:
         """Build the answer and compare outputs, gradients and what became of the inputs; name known mistakes."""
@@ -289,8 +310,7 @@ class _Trial:
         tried = self._tried(case, next(iter(public.axes)))
         for name, array in case.items():
             if not np.array_equal(found.get(f"after/{name}", np.zeros(0)), array):
-                hint = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
-                raise CheckFailed(tried, f"{name} is changed by the call", f"{name} as it was before", hint)
+                raise CheckFailed(tried, f"{name} is changed by the call", f"{name} as it was before", INPUT_CHANGED)
         if not self.everything_is_right and not self.mistake:
             return
         source = self.mistake.source if self.mistake else self.record.model_answer
@@ -305,15 +325,15 @@ class _Trial:
                         tried,
                         f"{output} is right, but its gradient does not reach {target.replace('_', '.')} as it should",
                         "a gradient for everything that the output depends on",
-                        "Something cuts the graph: `.detach()`, `.data`, `.item()`, `torch.tensor()` or `no_grad`.",
+                        hint("graph-cut"),
                     )
 
-    def again(self, case: Arrays, hint: str, **how: bool) -> None:
+    def again(self, case: Arrays, known: str, **how: bool) -> None:
         """Compare the outputs of one more call; whatever goes wrong now gets this hint."""
         try:
             self._called(case, **how)
         except CheckFailed as failed:
-            raise CheckFailed(failed.tried, failed.yours, failed.expected, hint) from failed
+            raise failed.with_hint(known) from failed
 
     def on_other_device(self, case: Arrays) -> None:
         """Compare the outputs of a call with everything on a device that is not the CPU."""
@@ -322,7 +342,7 @@ class _Trial:
         try:
             self._called(case, build=True, other_device=True)
         except CheckFailed as failed:
-            raise CheckFailed(failed.tried, failed.yours, failed.expected, failed.hint or MADE_HERE) from failed
+            raise failed.with_hint(failed.hint or MADE_HERE) from failed
 
     def broken_property(self, case: Arrays, output: str = "") -> str | None:
         """Return the hint of the first property that the answer, as it was built last, or one output, does not have."""
@@ -355,16 +375,15 @@ class _Trial:
             accepted = is_about_others and self._accepts(outputs, case, first)
         # What came before an error is told first: it explains more.
         if off:
-            known = mistake or self.lesser
-            name, hint = off[0], ""
-            if known:
-                hint = known.hint
+            name, known = off[0], ""
+            if mistake or self.lesser:
+                known = (mistake or self.lesser).hint
             elif first:
-                name, hint = self._explained(off, outputs, case, expected)
-            failed = self._wrong(name, outputs, case, expected, allowed, hint)
+                name, known = self._explained(off, outputs, case, expected)
+            failed = self._wrong(name, outputs, case, expected, allowed, known)
         if not accepted:
             raise failed
-        self.everything_is_right, self.mistake, self.failure = False, mistake or self.mistake, str(failed)
+        self.everything_is_right, self.mistake, self.failure = False, mistake or self.mistake, failed.failure
         return found
 
     def _accepts(self, outputs: Arrays, case: Arrays, first: bool) -> bool:
@@ -397,12 +416,11 @@ class _Trial:
         failed, tried = failure_told(reply), self._tried(case, next(iter(axes)))
         for name in [name for name in axes if name in _table(reply.get("kinds"))][:1]:
             yours = f"{name} is {str(reply['kinds'][name])[:TEXT]}"[:TEXT]
-            is_tensor = str(reply["kinds"][name]).startswith("one tensor")
-            real = f"{name} must hold real numbers, no more than the right ones."
-            hint = real if is_tensor else f"Return {name} as one tensor."
-            failed = CheckFailed(self._tried(case, name), yours, f"{name}, a tensor", hint)
+            is_tensor = _table(reply.get("tensors")).get(name) is True
+            known = hint("not-real-numbers" if is_tensor else "not-a-tensor", name=name)
+            failed = CheckFailed(self._tried(case, name), yours, f"{name}, a tensor", known)
         if not failed and len(outputs) < len(axes):
-            failed = CheckFailed(tried, "outputs are missing", "every output", "Return a tensor.")
+            failed = CheckFailed(tried, "outputs are missing", "every output", hint("outputs-missing"))
         if not failed:
             try:
                 told = reply.get("products")
@@ -412,7 +430,7 @@ class _Trial:
         return outputs, found, failed
 
     def _wrong(
-        self, name: str, outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances, hint: str
+        self, name: str, outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances, known: str
     ) -> CheckFailed:
         """Return what to say about a wrong output; no number of the case is told."""
         output, wanted = outputs[name], expected[name]
@@ -421,7 +439,7 @@ class _Trial:
             wrong = int((~(np.abs(output - wanted) <= allowed[name])).sum())
             yours = f"{wrong} of {output.size} entries of {name} are off, by up to {_distance(output, wanted):.2g}"
         words = f"{name} {in_words(wanted.shape, self.record.public.axes[name])}"
-        return CheckFailed(self._tried(case, name), yours, f"{words}, right within {np.max(allowed[name]):.1g}", hint)
+        return CheckFailed(self._tried(case, name), yours, f"{words}, right within {np.max(allowed[name]):.1g}", known)
 
     def _explained(self, off: list[str], outputs: Arrays, case: Arrays, expected: Arrays) -> tuple[str, str]:
         """Return the wrong output to speak of, and the hint: for one of several parts, a mistake that it is about."""
@@ -522,13 +540,8 @@ def _tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
 
 def failure_told(reply: dict) -> CheckFailed | None:
     """Return the error that an answer reports in its reply, if any."""
-    lines = reply.get("error")
-    if not isinstance(lines, dict):
-        return None
-    told = {part: str(lines.get(part, ""))[:TEXT] for part in ("tried", "yours", "expected", "hint")}
-    if "would give away exercise" in told["yours"]:  # raised by what the package has in place of the answer
-        told["hint"] = NOT_YOURS
-    return CheckFailed(**told)
+    error = reply.get("error")
+    return CheckFailed.of(Failure.from_table(error)) if isinstance(error, dict) else None
 
 
 def _table(value: object) -> dict:
@@ -570,7 +583,7 @@ def _rebuilt(
     if failed:
         raise failed
     facts_of = {each: fact for each, fact in _table(facts.get("layers")).items() if each in attributes}
-    made = nn.Module() if facts.get("is_module") else _stranger(facts.get("kind"))
+    made = nn.Module() if facts.get("is_module") else _stranger(facts.get("type"))
     shared: dict[str, nn.Parameter] = {}
     for attribute, fact in facts_of.items():
         tried = f"{name}({', '.join(map(str, arguments))})"
@@ -581,10 +594,9 @@ def _rebuilt(
     return made
 
 
-def _stranger(kind: object) -> _Stranger:
+def _stranger(name: object) -> _Stranger | None:
     """Return something of a type with that name."""
-    name = str(kind).removeprefix("of type ").replace("\0", "")[:80]
-    return type(name, (_Stranger,), {})()
+    return None if name == "NoneType" else type(str(name).replace("\0", "")[:80], (_Stranger,), {})()
 
 
 def _rebuilt_layer(
@@ -593,20 +605,18 @@ def _rebuilt_layer(
     """Return a linear layer with the weights that an answer told, if these are what it computes with."""
     weight, bias = arrays.get(f"{attribute}/weight"), arrays.get(f"{attribute}/bias")
     if not fact.get("linear") or weight is None or weight.ndim != 2:
-        return _stranger(fact.get("kind", "something else"))
+        return _stranger(fact.get("type", "something else"))
     size_out, size_in = weight.shape
     layer = attribute or "the layer"
     # Nothing is computed with sides that an answer has made up.
     if max(weight.shape) > WIDEST or (bias is not None and bias.shape != (size_out,)):
         yours = f"{layer} has weights of shape {weight.shape}" + ("" if bias is None else f" and {bias.shape}")
-        raise CheckFailed(
-            tried, yours, "a linear layer of the right sizes", "Make it by nn.Linear, of the sizes given."
-        )
+        raise CheckFailed(tried, yours, "a linear layer of the right sizes", hint("layer-sizes-made-up"))
     if size_in <= probe.shape[1]:  # a wider one is wrong anyway
         expected = probe[:, :size_in] @ weight.T + (0 if bias is None else bias)
         if _distance(arrays.get(f"{attribute}/output", np.zeros(0)), expected) > 1e-3:
-            hint = "Leave nn.Linear as it is: the layer must compute x W^T + b."
-            raise CheckFailed(tried, f"{layer} computes something else", "a linear layer", hint)
+            known = hint("layer-computes-something-else")
+            raise CheckFailed(tried, f"{layer} computes something else", "a linear layer", known)
     rebuilt = nn.Linear(size_in, size_out, bias=bias is not None)
     for part in ("weight",) if bias is None else ("weight", "bias"):
         identity = str(_table(fact.get("identity")).get(part, f"{attribute}/{part}"))

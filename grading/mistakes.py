@@ -3,6 +3,7 @@
 import re
 
 from grading.record import WrongAnswer, edited
+from transformer_lm.checks.catalogue import hint
 from transformer_lm.checks.exercise import (
     CALLED_AGAIN,
     EVAL_MODE,
@@ -14,9 +15,9 @@ from transformer_lm.checks.exercise import (
 )
 from transformer_lm.checks.other_device import MADE_HERE, PLAIN_LIST
 
-IN_PLACE = "A tensor that the gradient needs was changed in place: make a new one instead of `+=` and the like."
-CUT = "Something cuts the graph: `.detach()`, `.data`, `.item()`, `torch.tensor()` or `no_grad`."
-ERROR = "Read the error together with the line it names; print what stands in that line."
+IN_PLACE = hint("changed-in-place")
+CUT = hint("graph-cut")
+ERROR = hint("raises")
 
 NO_EPSILON = "The norm has no epsilon: where the features of a position are all equal, it divides 0 by 0."
 

@@ -10,7 +10,8 @@ from grading.answers import Answer
 from grading.judge import Rule, as_given, right, values
 from grading.mistakes import SOFTMAX
 from grading.properties import Property, same
-from grading.record import Arrays, Mark, Part, ValueRecord, WrongAnswer, dyadic, edited
+from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.verdict import Mark
 
 
 def draw_batch(rng: random.Random, sizes: dict[str, int], hidden: int, bound: float) -> Arrays:
@@ -37,7 +38,7 @@ def is_right(output: str) -> Rule:
     return lambda outputs, case, expected, allowed: right(output, outputs, expected, allowed)
 
 
-def padding(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
+def padding(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> Mark:
     """Judge what an answer makes of padding, whatever it makes of sequences without.
 
     If these are right, padded ones must be. If not, padding must still change nothing: each sequence in a padded batch

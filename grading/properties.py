@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grading.record import Arrays, dyadic
+from transformer_lm.checks.catalogue import hint
 
 Ask = Callable[[Arrays], Arrays]  # what the answer computes for a case
 
@@ -46,9 +47,7 @@ def _sequences_apart(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random
     return all(same(before[name][: len(before[name]) // b], after[name][: len(before[name]) // b]) for name in before)
 
 
-SEQUENCES_APART = Property(
-    "The sequences of a batch influence each other: each must be computed as if it were alone.", _sequences_apart
-)
+SEQUENCES_APART = Property(hint("sequences-mix"), _sequences_apart)
 
 
 def input_matters(*outputs: str) -> Property:
@@ -58,7 +57,7 @@ def input_matters(*outputs: str) -> Property:
         before, after = ask(case), ask(_changed(case, reads, rng, (slice(None),)))
         return not any(same(before[name], after[name]) for name in _of(before, outputs))
 
-    return Property("The output stays the same whatever the input is.", holds)
+    return Property(hint("input-has-no-effect"), holds)
 
 
 def rows_sum_to_one(*outputs: str) -> Property:
@@ -69,7 +68,7 @@ def rows_sum_to_one(*outputs: str) -> Property:
         weights = [asked[name] for name in _of(asked, outputs)]
         return all(np.allclose(each.sum(-1), 1, atol=1e-4) and each.min() >= 0 for each in weights)
 
-    return Property("The weights of a query do not sum to 1, or some are negative: they must be shares.", holds)
+    return Property(hint("rows-do-not-sum-to-one"), holds)
 
 
 def ignores_the_future(*outputs: str) -> Property:
@@ -79,4 +78,4 @@ def ignores_the_future(*outputs: str) -> Property:
         before, after = ask(case), ask(_changed(case, reads, rng, (slice(None), slice(-1, None))))
         return all(same(before[name][:, :-1], after[name][:, :-1]) for name in _of(before, outputs))
 
-    return Property("With causal=True the last position still has an effect on those before it.", holds)
+    return Property(hint("future-has-an-effect"), holds)

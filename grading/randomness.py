@@ -6,7 +6,7 @@ from collections.abc import Callable
 from numpy.typing import NDArray
 
 from grading.answers import Answer
-from grading.judge import ALL_RIGHT, TEXT, failure_told
+from grading.judge import TEXT, failure_told
 from grading.record import Part, Record
 from transformer_lm.checks.randomness import Ask, Case, not_a_tensor, require_unchanged
 
@@ -33,7 +33,7 @@ def drawn(examine: Callable[[Ask, random.Random], None]) -> Callable[[Record, Pa
             return output
 
         examine(ask, rng)
-        return f"{ALL_RIGHT} for {calls} calls on inputs drawn for this submission, with the right chances."
+        return f"Right for {calls} calls on inputs drawn for this submission, with the right chances."
 
     return judged
 

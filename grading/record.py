@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from transformer_lm.checks.catalogue import Hint
 from transformer_lm.checks.exercise import PublicExercise
 from transformer_lm.checks.experiment import ExperimentExercise
 from transformer_lm.checks.head_claim import ClaimExercise
@@ -46,13 +47,9 @@ class WrongAnswer:
     fails: tuple[str, ...] = ()
     costs: float | None = None
 
-
-@dataclass(frozen=True)
-class Mark:
-    """What a part gets, and why; fewer than 0 points are taken off those of the other parts."""
-
-    points: float
-    message: str
+    def __post_init__(self) -> None:
+        if not isinstance(self.hint, Hint):
+            object.__setattr__(self, "hint", Hint(self.hint, self.name))
 
 
 @dataclass(frozen=True)

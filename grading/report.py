@@ -15,11 +15,11 @@ from nbgrader.api import BaseCell, Grade, Gradebook, SubmittedAssignment, Submit
 from grading.exercises import records
 from grading.gradebook import nbgrader_of, opened
 from grading.pages import plain_number, printable, rendered
-from grading.told import Told, told
+from grading.submission import marks_of_parts
+from transformer_lm.checks.verdict import Mark
 
 WIDTH = 100
 NAMED = 12  # mistakes that are listed for a part; more are counted
-IN_WORDS = ("raises ", "it ", "the cell ")  # how a message begins that tells of no numbers
 
 
 @dataclass
@@ -89,18 +89,28 @@ def class_report(root: Path, assignment: str) -> ClassReport:
     totals, waiting = Counter(), set()
     made: dict[str, dict[str, Mistake]] = defaultdict(dict)
     for student, name, points, waits in rows:
-        part, message = parts[name], judged.get((student, name))
+        part, mark = parts[name], judged.get((student, name))
         part.counts[_state(points, part.most, waits)] += 1
         part.points += 0 if waits else points
         totals[student] += points
         waiting |= {student} if waits else set()
-        if message and points < part.most:
-            example = message.yours if message.yours.startswith(IN_WORDS) else ""
-            made[name].setdefault(message.mistake, Mistake(message.mistake, example)).students.append(student)
+        if mark and points < part.most:
+            made[name].setdefault(_id(mark), _mistake(mark)).students.append(student)
     for name, mistakes in made.items():
         parts[name].mistakes = sorted(mistakes.values(), key=lambda each: (-len(each.students), each.hint))
     mean = sum(totals.values()) / len(totals)
     return ClassReport(assignment, len(totals), len(waiting), mean, sum(order.values()), _by_exercise(parts))
+
+
+def _id(mark: Mark) -> str:
+    """Return what a mark is counted by: the id of the mistake, which a better sentence does not change."""
+    return mark.failure.mistake or mark.failure.hint if mark.failure else mark.praise
+
+
+def _mistake(mark: Mark) -> Mistake:
+    if not mark.failure:
+        return Mistake(mark.praise)
+    return Mistake(mark.failure.hint, mark.failure.yours if mark.failure.error else "")
 
 
 def _state(points: float, most: float, waits: bool) -> str:
@@ -134,14 +144,13 @@ def _order(gradebook: Gradebook, assignment: str) -> dict[str, float]:
     return found
 
 
-def _judged_by_part(folders: dict[str, Path]) -> dict[tuple[str, str], Told]:
+def _judged_by_part(folders: dict[str, Path]) -> dict[tuple[str, str], Mark]:
     """Return what the judge has said, by student and part, from the folders of graded notebooks."""
     said = {}
     for student, folder in folders.items():
         for path in folder.glob("*.ipynb"):
             notebook = json.loads(path.read_text(encoding="utf-8"))
-            for exercise in notebook["metadata"].get("grading", {}).get("exercises", ()):
-                said |= {(student, part["name"]): told(part["message"]) for part in exercise["parts"]}
+            said |= {(student, name): mark for name, mark in marks_of_parts(notebook).items()}
     return said
 
 

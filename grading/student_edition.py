@@ -8,7 +8,7 @@ from transformer_lm.unsealing import seal, sealed_path
 
 PACKAGE = Path(__file__).parents[1] / "transformer_lm"
 # No others: what Python and editors leave beside such files may hold answers.
-SUFFIXES = (".py", ".js", ".json", ".md", ".safetensors")
+SUFFIXES = (".py", ".js", ".json", ".md", ".safetensors", ".toml")
 # The last lines of a module of which a part is sealed.
 UNSEAL = b"""
 

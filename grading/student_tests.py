@@ -11,8 +11,9 @@ import torch
 
 from grading.answers import Answer
 from grading.judge import failure_told
-from grading.record import Mark, Part, Record
+from grading.record import Part, Record
 from transformer_lm.checks.student_test import TestExercise
+from transformer_lm.checks.verdict import Mark
 
 NUMBERS = 10**6  # in what a version gets, and in what it computes
 TEXT = 2000  # characters of a text that an answer tells
@@ -35,7 +36,8 @@ def mutations(record: Record, part: Part, answer: Answer, rng: random.Random) ->
     if not missed and not first["raised"]:
         return exercise.praise()
     caught = 0 if first["raised"] else len(exercise.wrong) - len(missed)
-    return Mark(round(part.points * caught / len(exercise.wrong), 2), str(exercise.failure(first, missed)))
+    points = round(part.points * caught / len(exercise.wrong), 2)
+    return Mark(points, failure=exercise.failure(first, missed).failure)
 
 
 def _outcome(record: Record, answer: Answer, version: object) -> dict:

@@ -12,6 +12,7 @@ from grading.judge import ExerciseResult, judge
 from grading.record import Record
 from grading.repair import read_submission
 from transformer_lm.checks.source import defined_names
+from transformer_lm.checks.verdict import Mark
 
 OWN_SECONDS = 5  # of each exercise: a right answer takes half a second
 SHARED_SECONDS = 15  # of all exercises of a submission, beyond those
@@ -25,6 +26,12 @@ def marks(cell: NotebookNode) -> NotebookNode:
 def is_check(cell: NotebookNode) -> bool:
     """Tell whether a cell is a check that earns points by being run."""
     return cell.cell_type == "code" and bool(marks(cell).get("grade")) and not marks(cell).get("solution")
+
+
+def marks_of_parts(graded: NotebookNode | dict) -> dict[str, Mark]:
+    """Return what the judge gave each part of the exercises in a graded notebook."""
+    judged = graded["metadata"].get("grading", {}).get("exercises", ())
+    return {part["name"]: Mark.from_table(part) for exercise in judged for part in exercise["parts"]}
 
 
 def read_released(path: Path) -> NotebookNode:

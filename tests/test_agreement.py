@@ -77,7 +77,7 @@ def disagreements(trial: Trial, folder: Path) -> dict[str, str]:
     """
     said = dict(checked(records()[trial.exercise], source_of(trial), folder))
     parts = judged(trial).parts
-    refused = [part.name for part in parts if part.points < part.max_points or part.message.startswith("tried:")]
+    refused = [part.name for part in parts if part.points < part.max_points or part.mark.failure]
     found = {}
     for part in parts:
         if part.name in refused:

@@ -12,9 +12,9 @@ from grading import heads
 from grading.exercises import records
 from grading.exercises.find_heads import EDGES, FIRST, HEADS, LONGER, OTHER, _margin, _on_edge, _tables, draw
 from grading.heads import CLEAR, EXACT, EXCESS, SCORE, Heads, Outcome, decisions
-from grading.record import Mark
 from transformer_lm import checks, head_scores, planted
 from transformer_lm.checks import CheckFailed
+from transformer_lm.checks.verdict import Mark
 
 RECORD = records()["find-heads"]
 PART = RECORD.parts[1]

@@ -12,7 +12,6 @@ from nbformat.v4 import new_markdown_cell
 
 from grading import feedback, feedback_page, pages
 from grading.repair import read_submission, repair
-from grading.told import told
 
 ROOT = Path(__file__).parents[1]
 RELEASED = nbformat.read(ROOT / "release" / "01_self_attention" / "01_self_attention.ipynb", as_version=4)
@@ -110,7 +109,6 @@ READERS = {
     "pictures without a text": (lambda n: '<img alt="">' * n, feedback_page._described, 5_000),
     "colours": (lambda n: "\x1b[1" * n + "\x1b[" + "1" * n, feedback_page._text, 20_000),
     "backticks": (lambda n: "`a" * n + "`" * n, pages.with_code, 20_000),
-    "messages": (lambda n: "tried: a" + "\nyours: b\nexpected: c" * n, told, 5_000),
     "HTML in HTML": (lambda n: "<div>" * n, feedback.harmless, 5_000),
     "lists in lists": (lambda n: "<ul><li>" * n, feedback.harmless, 5_000),
     "unclosed words": (

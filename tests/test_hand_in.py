@@ -16,12 +16,19 @@ from grading.submission import marks
 from transformer_lm import hand_in
 from transformer_lm.__main__ import main
 from transformer_lm.checks.ready_made import READY_MADE
-from transformer_lm.hand_in import CheckResult, Report, report_of
+from transformer_lm.checks.report import CHECKING, FAILURE
+from transformer_lm.checks.verdict import Failure
+from transformer_lm.hand_in import CheckResult, Problem, Report, report_of
 from transformer_lm.outlines import load_outline
-from transformer_lm.progress import CHECKING, load, progress
+from transformer_lm.progress import load, progress
 
 ROOT = Path(__file__).parents[1]
 TOPIC = "01_self_attention"
+
+
+def said(check: CheckResult) -> str:
+    """Return what a report says of a check."""
+    return check.problem.text if check.problem else ""
 
 
 @pytest.fixture
@@ -81,7 +88,7 @@ def test_whatever_is_wrong_is_said_at_once(course):
     notebook.cells.insert(3, new_code_cell("!true\n%time print('magics are fine')"))
     report = report_of(written(course, notebook, "my homework"))
 
-    results = {check.name: check.problem for check in report.checks}
+    results = {check.name: said(check) for check in report.checks}
     assert results["kqv-check"] == ""
     assert results["attention-scores-check"].startswith("The scores are not scaled")
     assert results["self-attention-check"] == "not answered yet"
@@ -107,7 +114,7 @@ def test_ready_made_attention_is_promised_no_points(course):
     notebook = solved_notebook(ROOT)
     STUDENTS["cheats-ready-made"](notebook)
     results = {check.name: check for check in report_of(written(course, notebook)).checks}
-    refused = {name for name, check in results.items() if check.problem.startswith(READY_MADE)}
+    refused = {name for name, check in results.items() if said(check).startswith(READY_MADE)}
     assert refused == {"self-attention-check", "self-attention-check-shapes"}
     assert results["self-attention-check"].earned == 0
 
@@ -125,7 +132,7 @@ def test_what_grading_accepts_is_accepted(course):
     path = course / f"{TOPIC}.ipynb"
     path.write_text(json.dumps(notebook | {"nbformat_minor": 4}))
     report = report_of(path)
-    assert [check.problem for check in report.checks] == [""] * 8
+    assert [check.problem for check in report.checks] == [None] * 8
     assert report.notes == ["Grading will put back what you have deleted: setup."]
     assert report.problems == []
 
@@ -149,10 +156,11 @@ def test_a_folder_that_cannot_be_written_costs_the_progress_alone(course, monkey
 
 
 def test_a_check_by_degrees_gives_its_points():
-    evalue = "\ntried:    a\nyours:    a loss of 0.510, for 3 points\nexpected: less\nhint:     Train longer."
-    output = {"output_type": "error", "ename": "CheckFailed", "evalue": evalue}
-    problem = hand_in._problem({"outputs": [output]})
-    assert problem == "A loss of 0.510, for 3 points. Train longer."
+    failure = Failure("a", "a loss of 0.510, for 3 points", "less", "Train longer.", earned=3)
+    shown = {"output_type": "display_data", "data": {FAILURE: failure.as_table()}}
+    error = {"output_type": "error", "ename": "CheckFailed", "evalue": str(failure)}
+    problem = hand_in._problem({"outputs": [shown, error]})
+    assert problem.text == "A loss of 0.510, for 3 points. Train longer."
     report = Report(TOPIC, [], [], [CheckResult("training-run-check", 4.0, problem)], [])
     assert "Points so far: 3 of 4 by checks." in str(report)
     assert "3 of 4" in str(report).splitlines()[0]
@@ -165,7 +173,7 @@ def test_an_answer_that_hangs_or_kills_the_kernel_costs_seconds(course, monkeypa
     notebook = solved_notebook(ROOT)
     edited("kqv", "    keys, ", "    while True:\n        pass\n    keys, ")(notebook)
     cell(notebook, "self-attention").source += "\nimport os\nos._exit(1)"
-    results = {check.name: check.problem for check in report_of(written(course, notebook)).checks}
+    results = {check.name: said(check) for check in report_of(written(course, notebook)).checks}
     assert results["kqv-check-parameters"] == ""
     assert results["kqv-check"] == "it was stopped after 12 seconds"
     assert results["attention-scores-check"] == ""
@@ -269,7 +277,9 @@ def test_metadata_that_an_editor_has_lost_does_no_harm(course):
 
 
 def test_a_long_problem_is_wrapped_below_its_beginning():
-    report = Report(TOPIC, [], [], [CheckResult("kqv-check", 1.0, "word " * 40), CheckResult("other", 0, "")], [])
+    report = Report(
+        TOPIC, [], [], [CheckResult("kqv-check", 1.0, Problem("word " * 40)), CheckResult("other", 0, None)], []
+    )
     first, second, third, *_, last = str(report).splitlines()[:4]
     assert first.index("word") == second.index("word") == third.index("word")
     assert max(map(len, (first, second, third))) <= 96
@@ -277,5 +287,11 @@ def test_a_long_problem_is_wrapped_below_its_beginning():
 
 
 def test_a_report_survives_the_way_to_another_process():
-    report = Report(TOPIC, ["a"], ["b"], [CheckResult("c", 1.0, "d")], [("e", 2.0, True)])
+    report = Report(
+        TOPIC,
+        ["a"],
+        ["b"],
+        [CheckResult("c", 1.0, Problem("d", "CheckFailed", Failure("a", "b", "c", "d", "id", "e", 0.5)))],
+        [("e", 2.0, True)],
+    )
     assert str(hand_in._read_report(hand_in.as_json(report))) == str(report)

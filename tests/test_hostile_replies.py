@@ -14,8 +14,9 @@ from safetensors.numpy import save
 from grading.answers import AnswerEnded
 from grading.exercises import records
 from grading.inside.messages import _SIZES, NUMBERS, MalformedMessage, receive
-from grading.record import Mark, ValueRecord
+from grading.record import ValueRecord
 from transformer_lm.checks.report import CheckFailed
+from transformer_lm.checks.verdict import Mark
 
 # Those whose judges have rules of their own, or compute with what is told; make test-all takes all.
 SOME = ("kqv", "multi-head-attention", "simple-attention", "encoder-block", "head-claim", "student-test")

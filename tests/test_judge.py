@@ -1,6 +1,7 @@
 """The judge: its tolerance, its points, its words, and what it asks of an answer."""
 
 import itertools
+import json
 import random
 
 import nbformat
@@ -136,8 +137,11 @@ def test_a_part_that_is_right_keeps_its_points():
         "exercise": "kqv",
         "points": 1,
         "max_points": 2,
-        "parts": [vars(part) for part in result.parts],
+        "parts": [part.as_table() for part in result.parts],
     }
+    first, second = (json.loads(json.dumps(part.as_table())) for part in result.parts)
+    assert (first["praise"], first["failure"]) == ("The layers are there, of the right sizes.", None)
+    assert (second["praise"], second["failure"]["mistake"]) == ("", record.wrong[0].name)
 
 
 def test_a_message_names_the_mistake_in_four_lines_and_tells_no_number_of_the_case():

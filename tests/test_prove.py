@@ -138,7 +138,7 @@ def test_try_tells_what_an_answer_would_get_and_why(tmp_path):
         ("kqv-check-parameters", 1, 1),
         ("kqv-check", 0, 1),
     ]
-    assert records()["kqv"].wrong[0].hint in result["parts"][1]["message"]
+    assert records()["kqv"].wrong[0].hint == result["parts"][1]["failure"]["hint"]
 
 
 def test_try_refuses_what_it_cannot_judge(tmp_path):

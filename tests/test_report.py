@@ -14,7 +14,7 @@ from grading.demo import edited, solved_notebook, write_submission
 from grading.gradebook import GradebookLost, gradebook_of
 from grading.pages import printable
 from grading.report import as_page, as_text, class_report
-from grading.told import told
+from transformer_lm.checks.verdict import Failure
 
 UNSCALED = edited("attention-scores", " / math.sqrt(dh)", "")
 STUDENTS = {
@@ -42,12 +42,6 @@ def course(tmp_path_factory):
     return course
 
 
-def test_a_message_is_taken_to_pieces():
-    four = told("tried:    f(x)\nyours:    1\nexpected: 2\nhint:     Off by one.")
-    assert (four.tried, four.yours, four.expected, four.hint, four.sentence) == ("f(x)", "1", "2", "Off by one.", "")
-    assert told("Right for 12 calls.\n").sentence == told("Right for 12 calls.").mistake == "Right for 12 calls."
-
-
 def test_mistakes_are_counted_by_what_they_are_the_frequent_first(course):
     report = class_report(course, ASSIGNMENT)
     parts = {part.name: part for exercise in report.exercises for part in exercise.parts}
@@ -56,6 +50,7 @@ def test_mistakes_are_counted_by_what_they_are_the_frequent_first(course):
     assert [mistake.students for mistake in scores.mistakes] == [["bob", "cyd"], ["dan"]]
     assert scores.mistakes[0].hint.startswith("The scores are not scaled")
     assert "NameError" in scores.mistakes[1].example
+    assert scores.mistakes[0].example == ""
     assert dict(parts["self-attention-check-style"].counts) == {"full": 4, "part": 1}
     assert parts["self-attention-check-style"].mistakes[0].students == ["eve"]
     assert dict(parts["q1-answer"].counts) == {"full": 1, "waits": 4}
@@ -89,8 +84,8 @@ def test_what_a_student_s_code_says_commands_no_terminal_and_is_no_markup(course
     path = course / "autograded" / "dan" / ASSIGNMENT / f"{ASSIGNMENT}.ipynb"
     text = path.read_text()
     notebook = json.loads(text)
-    evil = "tried:    a\nyours:    raises \x1b[31m<b>\nexpected: c\nhint:     \x1b]0;<script>\x07"
-    notebook["metadata"]["grading"]["exercises"][1]["parts"][0]["message"] = evil
+    evil = Failure("a", "raises \x1b[31m<b>", "c", "\x1b]0;<script>\x07", error="\x1b[31m<b>")
+    notebook["metadata"]["grading"]["exercises"][1]["parts"][0]["failure"] = evil.as_table()
     path.chmod(0o644)
     path.write_text(json.dumps(notebook))
     report = class_report(course, ASSIGNMENT)

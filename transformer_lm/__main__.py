@@ -15,6 +15,7 @@ import torch.distributed as dist
 from transformer_lm import downloads
 from transformer_lm.ablation import WAYS, ablate_heads
 from transformer_lm.checkpoints import has_checkpoints, load_checkpoint, load_model, newest_checkpoint
+from transformer_lm.checks.report import CHECKING
 from transformer_lm.corpora import LOADERS, load_corpus
 from transformer_lm.device import best_device
 from transformer_lm.hand_in import as_json, report_of
@@ -23,7 +24,7 @@ from transformer_lm.head_scores import measure_heads
 from transformer_lm.lm import loss_per_token, random_slices
 from transformer_lm.modeling_lm import INITS, MLPS, POSITIONS, LMConfig, TransformerLM
 from transformer_lm.presets import PRESETS, preset
-from transformer_lm.progress import CHECKING, progress
+from transformer_lm.progress import progress
 from transformer_lm.recording import record_attention
 from transformer_lm.reports import PrintedReport, TensorBoard, validation_prompt
 from transformer_lm.sampling import sampled_text

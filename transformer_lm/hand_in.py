@@ -9,7 +9,6 @@ that it takes seconds. Grading asks the same, with other numbers.
 
 import json
 import os
-import re
 import subprocess
 import sys
 import textwrap
@@ -17,34 +16,42 @@ from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from transformer_lm.checks.report import CHECKING, FAILURE
 from transformer_lm.checks.source import cells_run, defined_names
 from transformer_lm.checks.training_run import FILE as MODEL_FILE
 from transformer_lm.checks.training_run import LARGEST as LARGEST_MODEL
+from transformer_lm.checks.verdict import Failure
 from transformer_lm.outlines import Outline, assignments, fingerprint, load_outline
-from transformer_lm.progress import CHECKING, note_result, progress
+from transformer_lm.progress import note_result, progress
 
 CELL_SECONDS = 60
 LARGEST = 20_000_000  # bytes, as in grading
-UNFINISHED = "not answered yet"
 WIDTH = 96  # characters in a line of a report
-DEGREES = re.compile(r", for (\d+) points?\.")  # what a check by degrees says of an answer that could be better
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a cell has stopped: in one line, with the name of the error, and with the failure if a check says no."""
+
+    text: str
+    error: str = ""
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What came of one check: `problem` is empty if it passes."""
+    """What came of one check: there is no `problem` if it passes."""
 
     name: str
     points: float
-    problem: str
+    problem: Problem | None
 
     @property
     def earned(self) -> float:
-        """All points, none, or some where a check tells them."""
+        """All points, none, or some where a check gives them by degrees."""
         if not self.problem:
             return self.points
-        told = DEGREES.search(self.problem)
-        return float(told[1]) if told else 0.0
+        return (self.problem.failure and self.problem.failure.earned) or 0.0
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,8 @@ def _line(check: CheckResult, width: int) -> str:
     sign = "✗" if check.problem else "✓"
     points = f"{check.earned:g} of {check.points:g}" if check.points else ""
     head = f"{sign} {check.name.ljust(width)}  {points.ljust(8)}  "
-    return textwrap.fill(head + check.problem, WIDTH, subsequent_indent=" " * len(head)).rstrip()
+    text = head + (check.problem.text if check.problem else "")
+    return textwrap.fill(text, WIDTH, subsequent_indent=" " * len(head)).rstrip()
 
 
 def _empty(names: list[str]) -> str:
@@ -143,7 +151,15 @@ def check(assignment: str) -> None:
 
 def _read_report(text: str) -> Report:
     table = json.loads(text)
-    return Report(**table | {"checks": [CheckResult(**each) for each in table["checks"]]})
+    return Report(**table | {"checks": [_read_result(each) for each in table["checks"]]})
+
+
+def _read_result(table: dict) -> CheckResult:
+    problem = table["problem"]
+    if problem:
+        failure = problem["failure"] and Failure(**problem["failure"])
+        problem = Problem(problem["text"], problem["error"], failure)
+    return CheckResult(table["name"], table["points"], problem)
 
 
 def as_json(report: Report) -> str:
@@ -198,20 +214,22 @@ def report_of(file: Path) -> Report:
     for (number, name, _), problem in zip(cells, outcomes, strict=True):
         problem_of[name] = problem
         if problem and not name:
-            unknown = problem.startswith("NameError")
+            unknown = problem.error == "NameError"
             notes.append(
-                f"Cell {number + 1}, one of your own, stops with {problem}"
+                f"Cell {number + 1}, one of your own, stops with {problem.text}"
                 + (" (demonstrations, which may define it, are not run here)" if unknown else "")
             )
     checks = [
-        CheckResult(each.name, each.points, problem_of.get(each.name, "not run")) for each in outline.of_kind("check")
+        CheckResult(each.name, each.points, problem_of.get(each.name, Problem("not run")))
+        for each in outline.of_kind("check")
     ]
     for answer in outline.of_kind("answer"):
         names = {each.name for each in outline.checks_of(answer.name)}
         # An answer that is a file counts whatever the cell says that may have written it.
         if outline.names_of(answer.name) and _is_blank(answer.source, found.get(answer.name)):
             checks = [
-                replace(each, problem=UNFINISHED) if each.problem and each.name in names else each for each in checks
+                replace(each, problem=Problem("not answered yet")) if each.problem and each.name in names else each
+                for each in checks
             ]
         elif problem := problem_of.get(answer.name):  # what its own cell says comes before what its checks say
             checks = [
@@ -304,8 +322,8 @@ def _to_run(notebook: dict, outline: Outline, found: dict[str, str]) -> list[tup
     ]
 
 
-def _outcomes(sources: list[str], folder: Path) -> list[str]:
-    """Run cells in a fresh kernel, one after the other; return for each what is wrong, empty if nothing is."""
+def _outcomes(sources: list[str], folder: Path) -> list[Problem | None]:
+    """Run cells in a fresh kernel, one after the other; return for each what is wrong, None if nothing is."""
     from nbclient import NotebookClient
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
     from nbformat import v4
@@ -326,29 +344,30 @@ def _outcomes(sources: list[str], folder: Path) -> list[str]:
     with client.setup_kernel(env=os.environ | {CHECKING: "1"}):
         for number, cell in enumerate(tqdm(notebook.cells, unit="cell", leave=False, disable=None)):
             if dead:
-                problems.append("not run: the kernel had died")
+                problems.append(Problem("not run: the kernel had died"))
                 continue
             try:
                 client.execute_cell(cell, number)
                 problems.append(_problem(cell))
             except CellTimeoutError:
-                problems.append(f"it was stopped after {CELL_SECONDS} seconds")
+                problems.append(Problem(f"it was stopped after {CELL_SECONDS} seconds"))
             except DeadKernelError:
                 dead = True
-                problems.append("it has killed the kernel")
+                problems.append(Problem("it has killed the kernel"))
     return problems
 
 
-def _problem(cell: dict) -> str:
+def _problem(cell: dict) -> Problem | None:
     """Return in one line why a cell has stopped; the hint if it is a check that says no."""
+    shown = [output["data"][FAILURE] for output in cell["outputs"] if FAILURE in output.get("data", {})]
     for output in cell["outputs"]:
         if output["output_type"] == "error":
-            if output["ename"] == "KeyboardInterrupt":
-                return f"it was stopped after {CELL_SECONDS} seconds"
-            lines = [line for line in output["evalue"].splitlines() if line.strip()] or [""]
-            if output["ename"] == "CheckFailed":
-                hint = lines[-1].removeprefix("hint:").strip()
-                yours = next((line.partition(":")[2].strip() for line in lines if line.startswith("yours:")), "")
-                return f"{yours[:1].upper()}{yours[1:]}. {hint}" if DEGREES.search(f"{yours}.") else hint
-            return f"{output['ename']}: {lines[0]}".rstrip(": ")
-    return ""
+            name, lines = output["ename"], [line for line in output["evalue"].splitlines() if line.strip()] or [""]
+            if name == "KeyboardInterrupt":
+                return Problem(f"it was stopped after {CELL_SECONDS} seconds", name)
+            if shown:
+                failure = Failure.from_table(shown[-1])
+                yours = f"{failure.yours[:1].upper()}{failure.yours[1:]}. " if failure.earned is not None else ""
+                return Problem(yours + failure.hint, name, failure)
+            return Problem(f"{name}: {lines[0]}".rstrip(": "), name)
+    return None

@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from transformer_lm import progress
+from transformer_lm.checks.report import CHECKING
 from transformer_lm.checks.source import cells_run, defined_names, parsed
 from transformer_lm.mine import BROKEN, folder
 from transformer_lm.outlines import Outline, fingerprint, outline_with
@@ -30,7 +31,7 @@ def show(exercise: str, namespace: dict[str, object]) -> None:
     Raises ValueError for an exercise that this copy of the course does not have.
     """
     outline = outline_with(exercise)
-    if os.environ.get(progress.CHECKING):
+    if os.environ.get(CHECKING):
         return
     texts = hint_texts(outline.assignment).get(exercise, [])
     if not texts:
@@ -63,7 +64,7 @@ def answer(exercise: str, namespace: dict[str, object]) -> None:
     Raises ValueError for an exercise that this copy of the course does not have.
     """
     outline = outline_with(exercise)
-    if os.environ.get(progress.CHECKING):
+    if os.environ.get(CHECKING):
         return
     source = _source(outline)
     if not source.is_file():

@@ -8,7 +8,6 @@ from transformer_lm.mine import folder, write_whole
 from transformer_lm.outlines import assignments, load_outline
 
 FILE = "progress.json"
-CHECKING = "TRANSFORMER_LM_CHECKING"  # set in the kernel of a check, in which nothing else is checked or asked for
 HEAD = ("assignment", "checks passed", "points", "written", "hints", "last checked")
 
 

@@ -17,7 +17,7 @@ from grading.exercises.causal_attention import (
 from grading.exercises.decoder_block import DECODER_BLOCK_RECORD
 from grading.exercises.student_test import STUDENT_TEST_RECORD
 from grading.form import shape_comments, style
-from grading.judge import ALL_RIGHT, Tolerances, failure_told, of_the_right_shape, part_values, right, values
+from grading.judge import Tolerances, failure_told, of_the_right_shape, part_values, right, values
 from grading.mistakes import (
     ERROR,
     KEYS_AS_VALUES,
@@ -34,7 +34,7 @@ from grading.mistakes import (
     style_mistakes,
 )
 from grading.properties import SEQUENCES_APART, ignores_the_future, input_matters, rows_sum_to_one
-from grading.record import Arrays, Mark, Part, ValueRecord, dyadic, edited, softmax
+from grading.record import Arrays, Part, ValueRecord, dyadic, edited, softmax
 from transformer_lm.checks.exercise import OTHER_SIZES
 from transformer_lm.checks.multi_head_attention import (
     HALVED,
@@ -44,6 +44,7 @@ from transformer_lm.checks.multi_head_attention import (
     dropout_inputs,
 )
 from transformer_lm.checks.ready_made import READY_MADE
+from transformer_lm.checks.verdict import Mark
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
@@ -177,10 +178,10 @@ def _is_mixed(outputs: Arrays, case: Arrays, suffix: str, tolerance: float) -> b
     return np.allclose(outputs[f"output{suffix}"], mixed, rtol=0, atol=tolerance, equal_nan=True)
 
 
-def mixing(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
+def mixing(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> Mark:
     """Judge what follows the scores; once everything is right, also what is dropped when half of the weights are."""
     mark = values(record, part, answer, rng, rule=mixing_is_right)
-    if isinstance(mark, Mark) or not mark.startswith(ALL_RIGHT):
+    if not mark.is_right:
         return mark
     inputs = dropout_inputs(torch.Generator().manual_seed(rng.getrandbits(63)))
     arrays = {name: tensor.numpy() for name, tensor in inputs.items()}

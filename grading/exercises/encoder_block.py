@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from grading.answers import Answer
 from grading.exercises import decoder_block
 from grading.exercises.decoder_block import linear, normalised, thought, with_even_positions
-from grading.judge import ALL_RIGHT, Tolerances, as_given, failure_told, part_values, right, values
+from grading.judge import Tolerances, as_given, failure_told, part_values, right, values
 from grading.mistakes import IN_PLACE, in_a_plain_list, misbehaviours, no_epsilon, only_in_training
 from grading.padding import draw_batch, is_right
 from grading.properties import SEQUENCES_APART, input_matters
-from grading.record import Arrays, Mark, Part, ValueRecord, WrongAnswer, dyadic, edited
+from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.encoder_block import (
     ENCODER_BLOCK,
     ENCODER_DROPOUT,
@@ -25,6 +25,7 @@ from transformer_lm.checks.encoder_block import (
     check_halves,
 )
 from transformer_lm.checks.report import CheckFailed
+from transformer_lm.checks.verdict import Mark
 
 DROPOUT, BLOCK = "encoder-block-dropout", "encoder-block-check"
 
@@ -65,7 +66,7 @@ def dropout_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: T
     return same and not np.allclose(output, expected["dropped"], rtol=0, atol=1)  # there was something to drop
 
 
-def dropout(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
+def dropout(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> Mark:
     """Judge dropout: what is dropped when all of what a part finds is, and when half of it is."""
 
     def is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances) -> bool:
@@ -79,7 +80,7 @@ def dropout(record: ValueRecord, part: Part, answer: Answer, rng: random.Random)
         return True
 
     mark = values(record, part, answer, rng, rule=is_right)
-    if not isinstance(mark, Mark) and mark.startswith(ALL_RIGHT):
+    if mark.is_right:
         _check_parts(record, answer, rng)
     return mark
 

@@ -8,8 +8,9 @@ import random
 from pathlib import Path
 
 from grading.answers import Answer
-from grading.record import FileRecord, Mark, Part, WrongAnswer
+from grading.record import FileRecord, Part, WrongAnswer
 from transformer_lm.checks.training_run import SAVE, TRAINING_RUN
+from transformer_lm.checks.verdict import Mark
 from transformer_lm.corpora import Corpus, load_toy
 from transformer_lm.modeling_lm import TransformerLM
 from transformer_lm.presets import preset
@@ -29,7 +30,7 @@ def measured(record: FileRecord, part: Part, answer: Answer, rng: random.Random)
     loss = exercise.loss((answer.folder or Path()) / exercise.file, text)
     points = exercise.points(loss - SLACK)
     if points < part.points:
-        return Mark(points, str(exercise.too_high(loss)))
+        return Mark(points, failure=exercise.too_high(loss).failure)
     return f"Right: {loss:.3f} nats per character on {len(text):,} characters drawn for this submission."
 
 

@@ -78,7 +78,7 @@ def serve(connection: socket.socket) -> None:
             with described_errors(tried, "tensors of real numbers"):
                 send(connection, *getattr(answer, request.pop("do"))(arrays, **request))
         except CheckFailed as failed:
-            send(connection, {"error": _lines(failed)})
+            send(connection, {"error": failed.failure.as_table()})
 
 
 def _run(source: str) -> str | None:
@@ -108,7 +108,7 @@ class Answer:
         try:
             with described_errors(f"{name}({', '.join(map(str, arguments))})", "linear layers"):
                 made = SHELL.user_ns[name](*arguments)
-                facts |= {"is_module": isinstance(made, nn.Module), "kind": type(made).__name__}
+                facts |= {"is_module": isinstance(made, nn.Module), "type": type(made).__name__}
                 for attribute in attributes:
                     if not attribute or hasattr(made, attribute):
                         layer = getattr(made, attribute) if attribute else made
@@ -116,7 +116,7 @@ class Answer:
                         facts["layers"][attribute] = fact
                         results |= {f"{attribute}/{part}": array for part, array in found.items()}
         except CheckFailed as failed:
-            facts["error"] = _lines(failed)
+            facts["error"] = failed.failure.as_table()
         return facts, results
 
     def call_as(self, arrays: dict, exercise: str, **request: object) -> tuple[dict, dict]:
@@ -142,7 +142,7 @@ class Answer:
         given = {key: leaf.clone() for key, leaf in leaves.items()}
         if strided:
             given |= {key: given[key].mT.contiguous().mT for key in exercise.reads}
-        reply: dict = {"error": None, "kinds": {}, "products": 0}
+        reply: dict = {"error": None, "kinds": {}, "tensors": {}, "products": 0}
         outputs: Inputs = {}
         results: dict = {}
         try:
@@ -160,13 +160,14 @@ class Answer:
             if gradients and not reply["error"]:
                 results |= self._gradients(outputs, leaves)
         except CheckFailed as failed:
-            reply["error"] = _lines(failed)
+            reply["error"] = failed.failure.as_table()
         for output, value in outputs.items():
             if isinstance(value, Tensor) and not value.is_complex() and value.numel() <= NUMBERS:
                 results[f"outputs/{output}"] = _array(value)
             else:
                 dtype = f" and dtype {value.dtype}" if isinstance(value, Tensor) else ""
                 reply["kinds"][output] = f"{kind(value)}{dtype}"[:TEXT]
+                reply["tensors"][output] = isinstance(value, Tensor)
         return reply, results | {f"after/{key}": _array(tensor) for key, tensor in given.items()}
 
     @staticmethod
@@ -181,7 +182,7 @@ class Answer:
                     raise value
                 outputs[output] = value
         except CheckFailed as failed:
-            reply["error"] = reply["error"] or _lines(failed)
+            reply["error"] = reply["error"] or failed.failure.as_table()
 
     def shapes(self, arrays: dict, name: str, source: str) -> tuple[dict, dict]:
         """Run a watched copy of the cell that defines the answer; tell the shapes that its lines have made."""
@@ -260,7 +261,7 @@ def _products_behind(outputs: Inputs) -> int:
 def _layer_facts(layer: object, probe: Tensor) -> tuple[dict, dict[str, np.ndarray]]:
     """Return what can be said about a linear layer, and its weights with what it makes of a probe."""
     if not isinstance(layer, nn.Linear):
-        return {"linear": False, "kind": kind(layer)[:TEXT]}, {}
+        return {"linear": False, "type": type(layer).__name__[:TEXT]}, {}
     parameters = {part: getattr(layer, part) for part in ("weight", "bias") if getattr(layer, part, None) is not None}
     facts = {
         "linear": True,
@@ -276,7 +277,3 @@ def _layer_facts(layer: object, probe: Tensor) -> tuple[dict, dict[str, np.ndarr
 def _array(tensor: Tensor) -> np.ndarray:
     plain = tensor.detach().cpu()
     return (plain.double() if plain.is_floating_point() else plain).numpy()
-
-
-def _lines(failed: CheckFailed) -> dict[str, str]:
-    return {part: str(getattr(failed, part))[:TEXT] for part in ("tried", "yours", "expected", "hint")}

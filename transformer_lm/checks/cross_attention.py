@@ -32,8 +32,8 @@ def _call(layer: nn.Module, inputs: Inputs) -> Iterator[Tensor]:
         with described_errors(tried, "a tuple of 2 values, output and weights"):
             returned = layer(inputs["x"], inputs["memory"], inputs["visible"])
     except CheckFailed as failed:
-        if failed.hint.startswith("Two shapes do not fit"):
-            raise CheckFailed(failed.tried, failed.yours, failed.expected, LENGTHS) from failed
+        if failed.failure.mistake == "shapes-do-not-fit":
+            raise failed.with_hint(LENGTHS) from failed
         raise
     if not isinstance(returned, tuple | list) or len(returned) != 2:
         raise CheckFailed(tried, f"what it returns is {kind(returned)}", "a tuple of 2 values", BOTH)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from transformer_lm.checks.catalogue import Hint, hint
 from transformer_lm.checks.report import CheckFailed, kind
 from transformer_lm.shapes import in_words
 from transformer_lm.test_values import Case
@@ -30,19 +31,19 @@ def compare(
     yours, expected = outputs[name], case.outputs[name]
     words = in_words(expected.shape, axes)
     if not isinstance(yours, Tensor):
-        hint = f"Return {name} itself, as one torch tensor."
-        raise CheckFailed(tried, f"{name} is {kind(yours)}", f"{name} is a tensor {words}", hint)
+        expected = f"{name} is a tensor {words}"
+        raise CheckFailed(tried, f"{name} is {kind(yours)}", expected, hint("not-a-tensor", name=name))
     if not close(yours, expected):
-        hint = known_mistake(outputs, name, case, hints, together) or general_hint(yours, expected)
+        known = known_mistake(outputs, name, case, hints, together) or general_hint(yours, expected)
         if yours.shape != expected.shape:
-            raise CheckFailed(tried, f"{name} of shape {tuple(yours.shape)}", f"{name} of shape {words}", hint)
+            raise CheckFailed(tried, f"{name} of shape {tuple(yours.shape)}", f"{name} of shape {words}", known)
         *row, entry = distant(yours, expected).nonzero()[0].tolist()
         start = entry if entry >= SHOWN else 0
         index = ", ".join([*map(str, row), *([f"{start}:"] if start else [])])
         where = f"{name}[{index}]" if index else name
         whole = _is_whole(expected)
         shown = [f"{where} = {_numbers(tensor[tuple(row)][start:], whole)}" for tensor in (yours, expected)]
-        raise CheckFailed(tried, *shown, hint)
+        raise CheckFailed(tried, *shown, known)
 
 
 def compare_gradients(
@@ -58,7 +59,7 @@ def compare_gradients(
                     tried,
                     f"{name} is right, but its gradient does not reach {target.replace('_', '.')} as it should",
                     "a gradient for everything that the output depends on",
-                    "Something cuts the graph, such as `.detach()`, `.data`, `.item()`, `torch.tensor()` or `no_grad`.",
+                    hint("graph-cut"),
                 )
 
 
@@ -72,7 +73,7 @@ def _gradients(output: Tensor, leaves: list[Tensor]) -> list[Tensor]:
 
 def known_mistake(
     outputs: dict[str, object], wrong: str, case: Case, hints: dict[str, str], together: tuple[str, ...] = ()
-) -> str | None:
+) -> Hint | None:
     """Return the hint of the known mistake that explains the wrong output, those before it, and most after it.
 
     The outputs `together` come from the same call: each must be as that mistake makes it, or another known mistake
@@ -85,7 +86,10 @@ def known_mistake(
         alike = {name for name in names if _explains(mistake, name, outputs[name], case)}
         if wrong in alike and all(_has_its_own(name, mistake, wrong, outputs, case) for name in needed - alike):
             explained[mistake] = len(alike)
-    return hints.get(max(explained, key=explained.get)) if explained else None
+    if not explained:
+        return None
+    mistake = max(explained, key=explained.get)
+    return hints[mistake] if isinstance(hints[mistake], Hint) else Hint(hints[mistake], mistake)
 
 
 def _has_its_own(name: str, mistake: str, wrong: str, outputs: dict[str, object], case: Case) -> bool:
@@ -124,27 +128,25 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.detach().to(device="cpu", dtype=torch.float64)
 
 
-def _shape_hint(yours: torch.Size, expected: torch.Size) -> str:
+def _shape_hint(yours: torch.Size, expected: torch.Size) -> Hint:
     if sorted(yours) == sorted(expected):
-        return "The sizes are right but stand in another order: two axes are swapped."
+        return hint("axes-swapped")
     if len(yours) != len(expected):
-        return f"It has {len(yours)} axes instead of {len(expected)}: one was lost or added on the way."
+        return hint("axis-lost-or-added", yours=len(yours), expected=len(expected))
     wrong = [axis for axis, (mine, other) in enumerate(zip(yours, expected, strict=True)) if mine != other]
-    return f"Axis {wrong[0]} is the first with another size: find the line after which it changes."
+    return hint("axis-of-another-size", axis=wrong[0])
 
 
-def general_hint(yours: Tensor, expected: Tensor) -> str:
+def general_hint(yours: Tensor, expected: Tensor) -> Hint:
     """Return a hint for a mistake that is not known."""
     if yours.shape != expected.shape:
         return _shape_hint(yours.shape, expected.shape)
     if yours.isnan().any():
-        return "There are NaN in it: a softmax over a row of -inf, 0 divided by 0, or the root of a negative number."
+        return hint("nan")
     right = [row for row in range(len(yours)) if close(yours[row], expected[row])]
     if right:
-        return (
-            f"Entry {right[0]} of the first axis is right and others are not: does your code treat all of them alike?"
-        )
-    return "The shape is right, the numbers are not, by none of the known mistakes: compare each step with its formula."
+        return hint("some-entries-right", entry=right[0])
+    return hint("unknown-mistake")
 
 
 def _is_whole(expected: Tensor) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from transformer_lm.checks.catalogue import hint
 from transformer_lm.checks.diagnosis import compare, compare_gradients
 from transformer_lm.checks.other_device import elsewhere
 from transformer_lm.checks.ready_made import READY_MADE, refused_attention
@@ -23,20 +24,16 @@ from transformer_lm.test_values import Case, load_frozen
 
 Inputs = dict[str, Tensor]
 
-CALLED_AGAIN = "The same call gives another result the second time: something is random, or kept from the call before."
-EVAL_MODE = "Train and eval mode give different results: only dropout may differ between them, and here it is 0."
-ONE_SEQUENCE = "Right for a batch, wrong for one sequence alone: look for `squeeze`, or a size taken from the batch."
-STRIDED = "Wrong for an input that is not contiguous in memory: `view` needs that, `reshape` does not."
-OTHER_LENGTH = (
-    "Right for the first input, wrong for a longer one with other numbers: "
-    "something is fixed, kept from the first call, or depends on the numbers."
-)
-OTHER_SIZES = (
-    "Right at first, wrong for other sizes and larger numbers: is a number fixed in your code, or does `exp` overflow?"
-)
-SIZE_ONE = "Right at first, wrong where a size is 1, such as a single head or position: is there a `squeeze`?"
-AHEAD = "Some weight lies in the future: a causal head gives it exactly 0."
-NOT_YOURS = "This is the package's own: write yours in the cell."
+CALLED_AGAIN = hint("called-again")
+EVAL_MODE = hint("eval-mode")
+ONE_SEQUENCE = hint("one-sequence")
+STRIDED = hint("strided")
+OTHER_LENGTH = hint("other-length")
+OTHER_SIZES = hint("other-sizes")
+SIZE_ONE = hint("size-one")
+AHEAD = hint("future-has-weight")
+INPUT_CHANGED = hint("input-changed")
+NOT_YOURS = hint("not-yours")
 
 
 @dataclass(frozen=True)
@@ -119,10 +116,10 @@ class PublicExercise:
             b = len(first.inputs[self.reads[0]])
             ways.append((self._changed(first, lambda tensor: tensor[: len(tensor) // b]), ONE_SEQUENCE))
             ways.append((self._changed(first, lambda tensor: tensor.mT.contiguous().mT), STRIDED))
-        for case, hint in (*ways, (other_length, OTHER_LENGTH)):
-            self._check_again(lambda given: subject, case, hint)
-        for case, hint in ((other_sizes, OTHER_SIZES), *((case, SIZE_ONE) for case in smallest)):
-            self._check_again(lambda given: self._built(answer, given), case, hint)
+        for case, known in (*ways, (other_length, OTHER_LENGTH)):
+            self._check_again(lambda given: subject, case, known)
+        for case, known in ((other_sizes, OTHER_SIZES), *((case, SIZE_ONE) for case in smallest)):
+            self._check_again(lambda given: self._built(answer, given), case, known)
         for check in more:
             with self.rules():
                 check(answer)
@@ -145,19 +142,18 @@ class PublicExercise:
                 raise CheckFailed(self.tried(given, name), f"{name} has small weights there", "exactly 0", AHEAD)
         for name, leaf in leaves.items():
             if not torch.equal(given[name], leaf):
-                hint = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
-                raise CheckFailed(tried, f"{name} is changed by the call", f"{name} as it was before", hint)
+                raise CheckFailed(tried, f"{name} is changed by the call", f"{name} as it was before", INPUT_CHANGED)
         with described_errors(tried, "outputs from which gradients flow back"):
             compare_gradients(tried, leaves, outputs, {name: case.gradients[name] for name in self.trains})
         return subject
 
-    def _check_again(self, subject_for: Callable[[Inputs], object], case: Case, hint: str) -> None:
+    def _check_again(self, subject_for: Callable[[Inputs], object], case: Case, known: str) -> None:
         """Check the outputs of one more case; whatever goes wrong now gets this hint."""
         given = on_device(case.inputs)
         try:
             self._compared_outputs(subject_for(given), given, case, {})
         except CheckFailed as failed:
-            raise CheckFailed(failed.tried, failed.yours, failed.expected, hint) from failed
+            raise failed.with_hint(known) from failed
 
     def check_on_other_device(self, answer: object) -> None:
         """Raise CheckFailed unless the outputs are right with everything on a device that is not the CPU."""
@@ -192,8 +188,8 @@ class PublicExercise:
     def compare_products(self, tried: str, count: int) -> None:
         """Raise CheckFailed if a call took another number of matrix products than the exercise asks for."""
         if self.products is not None and count != self.products:
-            hint = "One product is enough: the layer holds the weights of all three, and takes the whole batch."
-            raise CheckFailed(tried, f"{count} matrix products", f"{self.products} matrix product", hint)
+            yours, expected = f"{count} matrix products", f"{self.products} matrix product"
+            raise CheckFailed(tried, yours, expected, hint("too-many-products"))
 
     def _changed(self, case: Case, change: Callable[[Tensor], Tensor]) -> Case:
         """Return the case with a change made to what is given with each call, and to the outputs."""
@@ -243,23 +239,22 @@ def load_parameters(module: object, weights: Inputs, tried: str) -> nn.Module:
     Raises CheckFailed if it is no module, or there is no such parameter, or it has another shape.
     """
     if not isinstance(module, nn.Module):
-        hint = "Derive your class from nn.Module, and give the check the class itself."
-        raise CheckFailed(tried, f"an object of type {type(module).__name__}", "an nn.Module", hint)
+        yours = f"an object of type {type(module).__name__}"
+        raise CheckFailed(tried, yours, "an nn.Module", hint("not-a-module"))
     fixed = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
     for name, weight in weights.items():
         layer, _, part = name.rpartition(".")
         owner = getattr(module, layer, None) if layer else module
         theirs = getattr(owner, part, None)
         if not isinstance(theirs, Tensor):
-            hint = f"Make self.{layer} a linear layer with a bias in __init__: the check loads its weights by name."
-            raise CheckFailed(tried, f"there is no parameter {name}", f"{name} of shape {tuple(weight.shape)}", hint)
+            yours, expected = f"there is no parameter {name}", f"{name} of shape {tuple(weight.shape)}"
+            raise CheckFailed(tried, yours, expected, hint("no-such-parameter", layer=layer))
         if theirs.shape != weight.shape:
             yours, expected = f"{name} of shape {tuple(theirs.shape)}", f"{name} of shape {tuple(weight.shape)}"
-            hint = f"The sizes given to self.{layer} are wrong: nn.Linear takes the size in, then the size out."
-            raise CheckFailed(tried, yours, expected, hint)
+            raise CheckFailed(tried, yours, expected, hint("layer-of-other-sizes", layer=layer))
         if name in fixed:
-            hint = "Something keeps it from learning, such as `requires_grad_(False)`: leave that out."
-            raise CheckFailed(tried, f"{name} gets no gradient", f"{name}, a parameter that is learned", hint)
+            expected = f"{name}, a parameter that is learned"
+            raise CheckFailed(tried, f"{name} gets no gradient", expected, hint("does-not-learn"))
         delattr(owner, part)
         owner._parameters[part] = weight.to(theirs.dtype)  # so that parameters() shows it
     with warnings.catch_warnings():

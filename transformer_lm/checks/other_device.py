@@ -16,16 +16,16 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
+from transformer_lm.checks.catalogue import hint
 from transformer_lm.checks.report import CheckFailed
 
 THERE = torch.device("cuda", 0)  # what the tensors on it call it
 HERE = torch.device("cpu")
 
-MADE_HERE = "This tensor is always made on the CPU: make it on the device of the inputs, so that a GPU can use it too."
-NOT_FOR_NUMPY = "NumPy reads tensors of the CPU only: what it is given must be moved there, and its result back."
-UNSEEN = "so `parameters()` does not show its parameters, and nothing trains or moves them."
-PLAIN_LIST = f"A plain list, set or dictionary hides its layers from the module, {UNSEEN} Use nn.ModuleList."
-NOT_A_PART = f"The layer is not an attribute of the module, {UNSEEN} Make it in __init__, as one."
+MADE_HERE = hint("always-on-the-cpu")
+NOT_FOR_NUMPY = hint("numpy-on-a-gpu")
+PLAIN_LIST = hint("layers-in-a-plain-list")
+NOT_A_PART = hint("layer-not-an-attribute")
 
 MOVES = {"to", "cpu", "cuda", "type_as"}
 # What a tensor that is there answers when it is asked where it is.

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise
+from transformer_lm.checks.catalogue import hint
+from transformer_lm.checks.exercise import INPUT_CHANGED, Inputs, PublicExercise
 from transformer_lm.checks.report import CheckFailed, described_errors, kind
 from transformer_lm.device import best_device
 
@@ -21,9 +22,9 @@ Ask = Callable[[Case], NDArray]  # gives a case to an answer and returns what it
 
 SURPRISE = 25.0  # a right answer shows a count that surprises as much less than 3 times in 10**11
 
-NOT_LONG = "Tokens are numbers of rows in a table of embeddings: whole numbers, of dtype torch.long."
-FIXED_SEED = "Every call draws the same: a seed is set inside the function, or a new torch.Generator starts there anew."
-NOT_TORCH = "Draw with torch's own generator and set no seed, so that torch.manual_seed before a run repeats it."
+NOT_LONG = hint("tokens-not-long")
+FIXED_SEED = hint("seed-fixed")
+NOT_TORCH = hint("not-torchs-generator")
 
 
 def surprising(count: int, draws: int, chance: float) -> bool:
@@ -78,15 +79,14 @@ def asked_here(exercise: PublicExercise, answer: object) -> Ask:
 
 def not_a_tensor(tried: str, name: str, what: str) -> CheckFailed:
     """Return what to say of an output that is something else than a tensor."""
-    return CheckFailed(tried, f"{name} is {what}", f"{name}, a tensor", f"Return {name} as one tensor.")
+    return CheckFailed(tried, f"{name} is {what}", f"{name}, a tensor", hint("not-a-tensor", name=name))
 
 
 def require_unchanged(tried: str, case: Case, after: Case) -> None:
     """Raise CheckFailed unless the inputs are the same after the call."""
     for name, array in case.items():
         if not np.array_equal(after.get(name, np.zeros(0)), array):
-            hint = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
-            raise CheckFailed(tried, f"{name} is changed by the call", f"{name} as it was before", hint)
+            raise CheckFailed(tried, f"{name} is changed by the call", f"{name} as it was before", INPUT_CHANGED)
 
 
 def require_long(tried: str, name: str, output: NDArray) -> None:

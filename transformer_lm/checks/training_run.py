@@ -62,6 +62,7 @@ class FileExercise:
             f"a loss of {loss:.3f} nats per character, for {self.points(loss)} points",
             f"at most {', '.join(better)} points",
             "Train longer, or take the tricks of the lesson; is it the toy grammar that it was trained on?",
+            earned=self.points(loss),
         )
 
     def loss(self, path: Path, text: str) -> float:
