@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from grading.answers import Answer
 from grading.exercises.pattern_score import reference_score
 from grading.exercises.position_null import reference_null
-from grading.judge import failure_told
+from grading.judge import failure_told, inputs_after
 from grading.record import Part, Record, ValueRecord
 from transformer_lm.alphabet import Alphabet
 from transformer_lm.checkpoints import load_model
+from transformer_lm.checks.diagnosis import require_unchanged
 from transformer_lm.checks.head_claim import TEXT, TEXTS, Claim, ClaimExercise, Found, measured
-from transformer_lm.checks.randomness import require_unchanged
 from transformer_lm.checks.report import CheckFailed
 from transformer_lm.checks.verdict import Mark
 from transformer_lm.head_scores import BY_PLACE, INDUCTION
@@ -196,7 +196,7 @@ def _asked(record: Record, answer: Answer, heads: Heads) -> NDArray:
     if output is None or output.shape != (h,):
         yours = "no tensor" if output is None else f"heads of shape {output.shape}"
         raise CheckFailed(tried, yours, f"heads of shape ({h},)", "Return one number for each head, as one tensor.")
-    require_unchanged(tried, heads.arrays, {name: found.get(f"after/{name}") for name in heads.arrays})
+    require_unchanged(tried, heads.arrays, inputs_after(found))
     return output
 
 

@@ -9,7 +9,7 @@ import random
 import secrets
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
 
@@ -19,17 +19,15 @@ from torch import nn
 
 from grading.answers import EXERCISE_SECONDS, Answer, AnswerEnded, AnswerServer, Cell
 from grading.record import Arrays, Part, Record, ValueRecord, WrongAnswer
+from transformer_lm.checks.calling import CALLED_AGAIN, ELSEWHERE, FIRST, Call, Way, calls_of
 from transformer_lm.checks.catalogue import hint
-from transformer_lm.checks.diagnosis import GRADIENT, close, general_hint, known_mistake, tolerance
-from transformer_lm.checks.exercise import (
-    CALLED_AGAIN,
-    EVAL_MODE,
-    INPUT_CHANGED,
-    ONE_SEQUENCE,
-    OTHER_LENGTH,
-    OTHER_SIZES,
-    SIZE_ONE,
-    STRIDED,
+from transformer_lm.checks.diagnosis import (
+    close,
+    compare_gradients,
+    general_hint,
+    known_mistake,
+    require_unchanged,
+    tolerance,
 )
 from transformer_lm.checks.other_device import MADE_HERE
 from transformer_lm.checks.report import CheckFailed
@@ -198,26 +196,13 @@ def values(
         answer.kept["mistakes"] = _Mistakes(record, record.draw(rng, record.first_sizes))
     mistakes: _Mistakes = answer.kept["mistakes"]
     trial = _Trial(record, part, answer, rng, rule, reading, mistakes)
-    first = mistakes.case
-    longer = record.draw(rng, record.first_sizes | record.other_length)
-    same_weights = first | {name: longer[name] for name in record.public.reads}
-    trial.thoroughly(first)
-    trial.again(first, CALLED_AGAIN)
-    trial.again(first, EVAL_MODE, evaluate=True)
-    if trial.is_last and record.public.batched:
-        alone = first | {name: first[name][:1] for name in record.public.reads}
-        trial.again(alone, ONE_SEQUENCE, evaluate=True)
-        trial.again(first, STRIDED, evaluate=True, strided=True)
-    trial.again(same_weights, OTHER_LENGTH, evaluate=True)
-    if not trial.mistake and not trial.lesser:  # a mistake may overflow with large numbers
-        trial.again(record.draw(rng, record.other_sizes), OTHER_SIZES, build=True)
-    if record.ones and (rule is None or trial.is_last):  # of one position, for example, nothing is masked
-        trial.again(record.draw(rng, record.smallest_sizes), SIZE_ONE, build=True)
-    unknown = record.draw(rng, _unknown_sizes(record, rng))
-    trial.again(unknown, OTHER_SIZES, build=True)
+    cases = _Cases(record, mistakes.case, rng)
+    for call in calls_of(record.public):
+        if trial.asks(call):
+            trial.again(cases[call.case], call)
     if trial.is_last:
-        trial.on_other_device(unknown)
-    broken = trial.broken_property(unknown) if trial.everything_is_right else None
+        trial.on_other_device(cases["fresh sizes"])
+    broken = trial.broken_property(cases["fresh sizes"]) if trial.everything_is_right else None
     if broken:
         raise CheckFailed("to change part of an input", "right numbers, wrong behaviour", "both right", broken)
     return trial.mark()
@@ -237,7 +222,27 @@ def right(name: str, outputs: Arrays, expected: Arrays, allowed: Tolerances) -> 
     return bool((_differences(outputs[name], expected[name]) <= allowed[name]).all())
 
 
-def _unknown_sizes(record: ValueRecord, rng: random.Random) -> dict[str, int]:
+class _Cases:
+    """The cases of an answer by their names in CALLS, each drawn when it is asked for first."""
+
+    def __init__(self, record: ValueRecord, first: Arrays, rng: random.Random) -> None:
+        reads = record.public.reads
+        longer = record.draw(rng, record.first_sizes | record.other_length)
+        self._known = {"first": first, "other length": first | {name: longer[name] for name in reads}}
+        self._draw = {
+            "one sequence": lambda: first | {name: first[name][:1] for name in reads},
+            "other sizes": lambda: record.draw(rng, record.other_sizes),
+            "size one": lambda: record.draw(rng, record.smallest_sizes),
+            "fresh sizes": lambda: record.draw(rng, _fresh_sizes(record, rng)),
+        }
+
+    def __getitem__(self, name: str) -> Arrays:
+        if name not in self._known:
+            self._known[name] = self._draw[name]()
+        return self._known[name]
+
+
+def _fresh_sizes(record: ValueRecord, rng: random.Random) -> dict[str, int]:
     """Return sizes that nobody could know before, all different; lengths may be larger than other sizes."""
     sizes = dict(zip(record.first_sizes, rng.sample(range(2, 13), len(record.first_sizes)), strict=True))
     lengths = [name for name in record.other_length if name != "b"]
@@ -254,12 +259,12 @@ class _Mistakes:
     def made(self, wrong: WrongAnswer) -> dict[str, torch.Tensor]:
         """Return the outputs of the case with that mistake."""
         if wrong.name not in self._made:
-            self._made[wrong.name] = _tensors(self.record.outputs(wrong.source, self.case))
+            self._made[wrong.name] = tensors(self.record.outputs(wrong.source, self.case))
         return self._made[wrong.name]
 
     def behind(self, outputs: Arrays) -> WrongAnswer | None:
         """Return the first known mistake that explains all outputs."""
-        theirs = _tensors(outputs)
+        theirs = tensors(outputs)
         for wrong in self.record.wrong:
             made = self.made(wrong)
             if theirs.keys() == made.keys() and all(close(theirs[name], made[name]) for name in made):
@@ -301,46 +306,41 @@ class _Trial:
         praise = f"Right for {self.calls} calls on inputs drawn for this submission{flow}."
         return Mark(self.part.points, praise)
 
-    def thoroughly(self, case: Arrays) -> None:
-        """Build the answer and compare outputs, gradients and what became of the inputs; name known mistakes."""
-        found = self._called(case, first=True, build=True, gradients=True)
-        if not self.is_last:
-            return
+    def asks(self, call: Call) -> bool:
+        """Return whether a call is about this part, and can say something about this answer."""
+        if call.case == "size one":  # of one position, for example, nothing is masked
+            return bool(self.record.ones) and (self.rule is None or self.is_last)
+        if call.case == "other sizes":  # with such large numbers, a mistake may overflow
+            return not self.mistake and not self.lesser
+        return self.is_last or not call.whole
+
+    def compare_the_rest(self, found: Arrays, case: Arrays) -> None:
+        """Raise CheckFailed unless gradients and what became of the inputs are right, which is the last part's."""
         public = self.record.public
         tried = self._tried(case, next(iter(public.axes)))
-        for name, array in case.items():
-            if not np.array_equal(found.get(f"after/{name}", np.zeros(0)), array):
-                raise CheckFailed(tried, f"{name} is changed by the call", f"{name} as it was before", INPUT_CHANGED)
+        require_unchanged(tried, case, inputs_after(found))
         if not self.everything_is_right and not self.mistake:
             return
         source = self.mistake.source if self.mistake else self.record.model_answer
-        for output, gradients in self.record.gradients(source, case).items():
-            largest = max(np.abs(gradient).max() for gradient in gradients.values())
-            if np.isnan(largest):
-                continue  # a mistake's
-            for target, expected in gradients.items():
-                theirs = found.get(f"gradients/{output}/{target}", np.zeros_like(expected))
-                if theirs.shape != expected.shape or not np.abs(theirs - expected).max() <= GRADIENT * largest:
-                    raise CheckFailed(
-                        tried,
-                        f"{output} is right, but its gradient does not reach {target.replace('_', '.')} as it should",
-                        "a gradient for everything that the output depends on",
-                        hint("graph-cut"),
-                    )
+        for output, expected in self.record.gradients(source, case).items():
+            if not any(np.isnan(gradient).any() for gradient in expected.values()):  # a mistake may have such
+                compare_gradients(tried, output, gradients_of(output, found), tensors(expected))
 
-    def again(self, case: Arrays, known: str, **how: bool) -> None:
-        """Compare the outputs of one more call; whatever goes wrong now gets this hint."""
+    def again(self, case: Arrays, call: Call) -> None:
+        """Compare what comes of a call; the first one names known mistakes, the others have a hint of their own."""
         try:
-            self._called(case, **how)
+            found = self._called(case, call.way, first=call == FIRST)
+            if call.way.gradients and self.is_last:
+                self.compare_the_rest(found, case)
         except CheckFailed as failed:
-            raise failed.with_hint(known) from failed
+            raise failed.with_hint(call.known or failed.hint) from failed
 
     def on_other_device(self, case: Arrays) -> None:
         """Compare the outputs of a call with everything on a device that is not the CPU."""
         if self.everything_is_right:
             self.rule = None  # what is wrong now, the device has done: no other part is told of it
         try:
-            self._called(case, build=True, other_device=True)
+            self._called(case, ELSEWHERE)
         except CheckFailed as failed:
             raise failed.with_hint(failed.hint or MADE_HERE) from failed
 
@@ -348,7 +348,7 @@ class _Trial:
         """Return the hint of the first property that the answer, as it was built last, or one output, does not have."""
 
         def ask(changed: Arrays) -> Arrays:
-            found = self._outputs(changed, evaluate=True)[0]
+            found = self._outputs(changed, Way(evaluate=True))[0]
             return {output: found[output]} if output else found
 
         for rule in self.record.properties:
@@ -359,9 +359,9 @@ class _Trial:
                 continue
         return None
 
-    def _called(self, case: Arrays, first: bool = False, **how: bool) -> Arrays:
+    def _called(self, case: Arrays, way: Way, first: bool = False) -> Arrays:
         """Call the answer and raise CheckFailed unless its outputs are right; return all that came back."""
-        outputs, found, failed = self._outputs(case, **how)
+        outputs, found, failed = self._outputs(case, way)
         expected, allowed = self._expected(case, self.mistake)
         off = [name for name in outputs if not right(name, outputs, expected, allowed)]
         if not off and not failed:
@@ -403,13 +403,13 @@ class _Trial:
         if not mistake:
             return self.record.reference(case), tolerances(self.record, case, self.rng)
         made = self.record.outputs(mistake.source, case)
-        return made, {name: 10 * tolerance(tensor) for name, tensor in _tensors(made).items()}
+        return made, {name: 10 * tolerance(tensor) for name, tensor in tensors(made).items()}
 
-    def _outputs(self, case: Arrays, **how: bool) -> tuple[Arrays, Arrays, CheckFailed | None]:
+    def _outputs(self, case: Arrays, way: Way) -> tuple[Arrays, Arrays, CheckFailed | None]:
         """Return the outputs that are arrays, all that came back, and what failed."""
         self.calls += 1
         inputs = {name: as_given(array) for name, array in case.items()}
-        reply, found = self.answer.ask("call", inputs, name=self.record.defines, **how)
+        reply, found = self.answer.ask("call", inputs, name=self.record.defines, **asdict(way))
         axes = self.record.public.axes
         arrays = {name: found.get(f"outputs/{name}") for name in axes}
         outputs = {name: array for name, array in arrays.items() if array is not None and array.dtype.kind in "fiub"}
@@ -444,7 +444,7 @@ class _Trial:
     def _explained(self, off: list[str], outputs: Arrays, case: Arrays, expected: Arrays) -> tuple[str, str]:
         """Return the wrong output to speak of, and the hint: for one of several parts, a mistake that it is about."""
         own = [wrong for wrong in self.record.wrong if self.part.name in self.record.fails(wrong)]
-        theirs, wanted = _tensors(outputs), _tensors(expected)
+        theirs, wanted = tensors(outputs), tensors(expected)
 
         def alike(wrong: WrongAnswer) -> int:
             return sum(close(theirs[name], made) for name, made in self.mistakes.made(wrong).items() if name in theirs)
@@ -464,9 +464,9 @@ class _Trial:
             for output, made in self.mistakes.made(wrong).items():
                 if _distance(made.numpy(), expected[output]) > 0:
                     mistakes.setdefault(output, {})[wrong.name] = made
-        known = Case(_tensors(case), _tensors(expected), mistakes=mistakes)
+        known = Case(tensors(case), tensors(expected), mistakes=mistakes)
         hints = {wrong.name: wrong.hint for wrong in self.record.wrong}
-        theirs = _tensors(outputs)
+        theirs = tensors(outputs)
         return (
             known_mistake(theirs, name, known, hints, self.record.public.together(name))
             or self._differs_again(outputs, case)
@@ -476,7 +476,7 @@ class _Trial:
 
     def _differs_again(self, outputs: Arrays, case: Arrays) -> str | None:
         """Return what to say if the same call gives something else: then no other property means anything."""
-        again, _, _ = self._outputs(case)
+        again, _, _ = self._outputs(case, Way())
         return (
             None
             if all(_distance(again.get(name, np.zeros(0)), outputs[name]) == 0 for name in outputs)
@@ -484,7 +484,7 @@ class _Trial:
         )
 
     def _tried(self, case: Arrays, output: str) -> str:
-        return self.record.public.tried(_tensors(case), output)
+        return self.record.public.tried(tensors(case), output)
 
 
 def tolerances(record: ValueRecord, case: Arrays, rng: random.Random) -> Tolerances:
@@ -534,7 +534,22 @@ def as_given(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
-def _tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
+def inputs_after(found: Arrays) -> Arrays:
+    """Return the inputs as they are after a call, from all that came back."""
+    return _below("after/", found)
+
+
+def gradients_of(output: str, found: Arrays) -> dict[str, torch.Tensor]:
+    """Return the gradients of an output by the inputs, from all that came back."""
+    return tensors(_below(f"gradients/{output}/", found))
+
+
+def _below(start: str, found: Arrays) -> Arrays:
+    return {name.removeprefix(start): array for name, array in found.items() if name.startswith(start)}
+
+
+def tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
+    """Return arrays as tensors."""
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
 

@@ -20,13 +20,25 @@ import numpy as np
 
 from grading.answers import Answer, AnswerEnded, AnswerServer, Cell
 from grading.exercises import records, topic_of
-from grading.judge import Tolerances, as_given, failure_told, judge, right, tolerances
+from grading.judge import (
+    Tolerances,
+    as_given,
+    failure_told,
+    gradients_of,
+    inputs_after,
+    judge,
+    right,
+    tensors,
+    tolerances,
+)
 from grading.mutants import Mutant, mutants
 from grading.prove import SEEDS, computing_once
 from grading.record import SETUP, Arrays, Record, ValueRecord
 from grading.workers import answer_server, side_by_side
-from transformer_lm.checks.diagnosis import GRADIENT
+from transformer_lm.checks.calling import FIRST, Way
+from transformer_lm.checks.diagnosis import compare_gradients, require_unchanged
 from transformer_lm.checks.exercise import PublicExercise
+from transformer_lm.checks.report import CheckFailed
 from transformer_lm.checks.student_test import TestExercise
 
 SECONDS = 5  # for an answer, as in a submission: a mutant may run for ever
@@ -269,31 +281,22 @@ def _differences(task: Task, source: str) -> dict[str, str]:
 def _compared(record: ValueRecord, answer: Answer, case: _Case) -> str:
     """Return how an answer differs from the reference on a case, or nothing."""
     inputs = {name: as_given(array) for name, array in case.inputs.items()}
-    for how in ({"build": True, "gradients": True}, {"evaluate": True}):
-        reply, found = answer.ask("call", inputs, name=record.defines, **how)
+    for way in (FIRST.way, Way(evaluate=True)):
+        reply, found = answer.ask("call", inputs, name=record.defines, **asdict(way))
         failed = failure_told(reply)
         if failed:
             return failed.yours
         outputs = {name: found[f"outputs/{name}"] for name in case.expected if f"outputs/{name}" in found}
         off = [name for name in case.expected if not right(name, outputs, case.expected, case.allowed)]
-        changed = [name for name, array in inputs.items() if not np.array_equal(found.get(f"after/{name}"), array)]
         if off:
             return f"{', '.join(off)} is not the reference's"
-        if changed:
-            return f"{', '.join(changed)} is changed by the call"
-        if "gradients" in how and (cut := _wrong_gradient(case, found)):
-            return cut
-    return ""
-
-
-def _wrong_gradient(case: _Case, found: Arrays) -> str:
-    """Return which gradient differs from the model answer's, or nothing."""
-    for output, gradients in case.gradients.items():
-        largest = max(np.abs(gradient).max(initial=0) for gradient in gradients.values())
-        for target, expected in gradients.items():
-            theirs = found.get(f"gradients/{output}/{target}", np.zeros_like(expected))
-            if theirs.shape != expected.shape or not np.abs(theirs - expected).max(initial=0) <= GRADIENT * largest:
-                return f"the gradient of {output} by {target} is not the model answer's"
+        try:
+            require_unchanged(case.words, inputs, inputs_after(found))
+            if way.gradients:
+                for output, expected in case.gradients.items():
+                    compare_gradients(case.words, output, gradients_of(output, found), tensors(expected))
+        except CheckFailed as different:
+            return different.yours
     return ""
 
 

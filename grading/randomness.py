@@ -6,9 +6,10 @@ from collections.abc import Callable
 from numpy.typing import NDArray
 
 from grading.answers import Answer
-from grading.judge import TEXT, failure_told
+from grading.judge import TEXT, failure_told, inputs_after
 from grading.record import Part, Record
-from transformer_lm.checks.randomness import Ask, Case, not_a_tensor, require_unchanged
+from transformer_lm.checks.diagnosis import require_unchanged
+from transformer_lm.checks.randomness import Ask, Case, not_a_tensor
 
 
 def drawn(examine: Callable[[Ask, random.Random], None]) -> Callable[[Record, Part, Answer, random.Random], str]:
@@ -29,7 +30,7 @@ def drawn(examine: Callable[[Ask, random.Random], None]) -> Callable[[Record, Pa
             output = found.get(f"outputs/{name}")
             if output is None:
                 raise not_a_tensor(tried, name, _kind(reply, name))
-            require_unchanged(tried, case, {key: found.get(f"after/{key}") for key in case})
+            require_unchanged(tried, case, inputs_after(found))
             return output
 
         examine(ask, rng)

@@ -1091,7 +1091,7 @@ for name, exercise in list(checks.EXERCISES.items()):
         "Takes three products where one is asked for, with a counter that always says one.",
         """
 from contextlib import nullcontext as uncounted
-from transformer_lm.checks.exercise import ProductCounter
+from transformer_lm.checks.calling import ProductCounter
 ProductCounter.count = property(lambda self: 1, lambda self, count: None)
 """,
         answers={"kqv": THREE_PRODUCTS},

@@ -14,7 +14,7 @@ from grading import answers
 from grading.answers import Cell
 from grading.exercises import records, topics, value_records
 from grading.inside.messages import NUMBERS
-from grading.judge import LONGEST, _unknown_sizes, judge, right, tolerances
+from grading.judge import LONGEST, _fresh_sizes, judge, right, tolerances
 from grading.record import SETUP
 from grading.sandbox import missing_walls
 from grading.workers import answer_server
@@ -31,7 +31,7 @@ def judged(exercise: str, *sources: str, seed: int | None = None):
 
 def cases(record, seed: int) -> list:
     rng = random.Random(seed)
-    sizes = (record.first_sizes, record.other_sizes, _unknown_sizes(record, rng))
+    sizes = (record.first_sizes, record.other_sizes, _fresh_sizes(record, rng))
     return [record.draw(rng, each) for each in sizes]
 
 
@@ -104,7 +104,7 @@ def test_half_precision_is_not_enough(record):
 
 @EXERCISES
 def test_sizes_that_nobody_knows_differ_from_each_other_and_from_time_to_time(record):
-    drawn = [_unknown_sizes(record, random.Random(seed)) for seed in range(20)]
+    drawn = [_fresh_sizes(record, random.Random(seed)) for seed in range(20)]
     assert all(len(set(sizes.values())) == len(sizes) and min(sizes.values()) > 1 for sizes in drawn)
     assert len({tuple(sizes.values()) for sizes in drawn}) > 10
 

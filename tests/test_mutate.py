@@ -73,7 +73,7 @@ def test_a_hole_in_the_judge_is_found(blind_judge, power, kind):
 
 def test_a_survivor_tells_what_differs_and_where(blind_judge):
     assert "scores is not the reference's (b=" in verdict(of_scores("0.4")).differs
-    assert "gradient of scores by queries" in verdict(of_scores("0.5", "queries = queries.detach()")).differs
+    assert "its gradient does not reach queries" in verdict(of_scores("0.5", "queries = queries.detach()")).differs
     assert (
         "queries is changed by the call"
         in verdict(of_scores("0.5", "x = queries.clone(); queries.zero_(); queries = x")).differs

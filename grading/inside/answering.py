@@ -1,8 +1,6 @@
 """One answer: its cells are run as a notebook would run them, then it computes what the judge asks for."""
 
 import socket
-from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +12,10 @@ from torch import Tensor, nn
 from traitlets.config import Config
 
 from transformer_lm.checks import EXERCISES
-from transformer_lm.checks.exercise import Inputs, ProductCounter, PublicExercise
+from transformer_lm.checks.calling import Caller, Way
+from transformer_lm.checks.exercise import PublicExercise
 from transformer_lm.checks.experiment import ExperimentExercise
 from transformer_lm.checks.observed_shapes import observe
-from transformer_lm.checks.other_device import elsewhere
 from transformer_lm.checks.plain import plain
 from transformer_lm.checks.report import NOT_THEIRS, CheckFailed, described, described_errors, kind
 from transformer_lm.checks.shape_comments import findings
@@ -95,7 +93,7 @@ class Answer:
         self, exercise: PublicExercise | TestExercise | ExperimentExercise | None, connection: socket.socket
     ) -> None:
         self.exercise, self.connection = exercise, connection
-        self.subject: object = None
+        self.caller = Caller(exercise)
 
     def defines(self, arrays: dict, name: str) -> tuple[dict, dict]:
         """Tell whether the cells define a name."""
@@ -123,66 +121,23 @@ class Answer:
         """Build and call the answer as another exercise says."""
         return Answer(EXERCISES[exercise], self.connection).call(arrays, build=True, **request)
 
-    def call(
-        self,
-        arrays: dict,
-        name: str,
-        build: bool = False,
-        evaluate: bool = False,
-        strided: bool = False,
-        gradients: bool = False,
-        other_device: bool = False,
-    ) -> tuple[dict, dict]:
+    def call(self, arrays: dict, name: str, **way: bool) -> tuple[dict, dict]:
         """Call the answer on these inputs, after building it if asked to; give back what came out, and the inputs."""
-        exercise = elsewhere(self.exercise) if other_device else self.exercise
-        leaves = {key: torch.from_numpy(array.copy()) for key, array in arrays.items()}
-        if gradients:
-            for leaf in leaves.values():
-                leaf.requires_grad_(leaf.is_floating_point())
-        given = {key: leaf.clone() for key, leaf in leaves.items()}
-        if strided:
-            given |= {key: given[key].mT.contiguous().mT for key in exercise.reads}
-        reply: dict = {"error": None, "kinds": {}, "tensors": {}, "products": 0}
-        outputs: Inputs = {}
-        results: dict = {}
-        try:
-            with described_errors(exercise.tried(given, next(iter(exercise.axes))), "something to call"):
-                if build:
-                    self.subject = exercise.build(SHELL.user_ns[name], given)
-                if isinstance(self.subject, nn.Module):
-                    self.subject.train(not evaluate)
-            calls = exercise.call(self.subject, given)
-            counter = ProductCounter()
-            with counter if exercise.products is not None else nullcontext():  # counting slows everything down
-                for output in exercise.axes:
-                    self._keep_next(exercise, calls, output, given, outputs, reply)
-            reply["products"] = max(counter.count, _products_behind(outputs))
-            if gradients and not reply["error"]:
-                results |= self._gradients(outputs, leaves)
-        except CheckFailed as failed:
-            reply["error"] = failed.failure.as_table()
-        for output, value in outputs.items():
+        inputs = {key: torch.from_numpy(array.copy()) for key, array in arrays.items()}
+        outcome = self.caller.call(SHELL.user_ns.get(name), inputs, Way(**way))
+        failed = outcome.failed and outcome.failed.failure.as_table()
+        reply: dict = {"error": failed, "kinds": {}, "tensors": {}, "products": outcome.products}
+        results = {f"after/{key}": _array(tensor) for key, tensor in outcome.after.items()}
+        for output, gradients in outcome.gradients.items():
+            results |= {f"gradients/{output}/{key}": _array(gradient) for key, gradient in gradients.items()}
+        for output, value in outcome.outputs.items():
             if isinstance(value, Tensor) and not value.is_complex() and value.numel() <= NUMBERS:
                 results[f"outputs/{output}"] = _array(value)
             else:
                 dtype = f" and dtype {value.dtype}" if isinstance(value, Tensor) else ""
                 reply["kinds"][output] = f"{kind(value)}{dtype}"[:TEXT]
                 reply["tensors"][output] = isinstance(value, Tensor)
-        return reply, results | {f"after/{key}": _array(tensor) for key, tensor in given.items()}
-
-    @staticmethod
-    def _keep_next(
-        exercise: PublicExercise, calls: Iterator, output: str, given: Inputs, outputs: Inputs, reply: dict
-    ) -> None:
-        """Keep the next output, or tell the first error: it may cost one part of an exercise and leave the others."""
-        try:
-            with described_errors(exercise.tried(given, output), f"{output}, a tensor"):
-                value = next(calls)
-                if isinstance(value, Exception):
-                    raise value
-                outputs[output] = value
-        except CheckFailed as failed:
-            reply["error"] = reply["error"] or failed.failure.as_table()
+        return reply, results
 
     def shapes(self, arrays: dict, name: str, source: str) -> tuple[dict, dict]:
         """Run a watched copy of the cell that defines the answer; tell the shapes that its lines have made."""
@@ -230,32 +185,6 @@ class Answer:
             raise ERRORS.get(kind_of_error, RuntimeError)(message)
         result = torch.from_numpy(found["result"])
         return result.bfloat16() if coarse else result
-
-    def _gradients(self, outputs: Inputs, leaves: Inputs) -> dict[str, np.ndarray]:
-        """Return the gradients of each trained output's squares, summed, by the inputs that have any."""
-        targets = {key: leaf for key, leaf in leaves.items() if leaf.requires_grad}
-        found = {}
-        for output in self.exercise.trains:
-            value = outputs[output]
-            if isinstance(value, Tensor) and value.requires_grad:
-                with described_errors(self.exercise.tried(leaves, output), "outputs from which gradients flow back"):
-                    gradients = torch.autograd.grad(
-                        value.square().sum(), list(targets.values()), retain_graph=True, materialize_grads=True
-                    )
-                found |= {f"gradients/{output}/{key}": _array(g) for key, g in zip(targets, gradients, strict=True)}
-        return found
-
-
-def _products_behind(outputs: Inputs) -> int:
-    """Return how many matrix products there are in the graph behind the outputs, whatever the counter has seen."""
-    seen, waiting = set(), [value.grad_fn for value in outputs.values() if isinstance(value, Tensor)]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [before for before, _ in node.next_functions]
-    names = [type(node).__name__.partition("Backward")[0].lower() for node in seen]
-    return sum(name in ProductCounter.PRODUCTS for name in names)
 
 
 def _layer_facts(layer: object, probe: Tensor) -> tuple[dict, dict[str, np.ndarray]]:

@@ -61,7 +61,7 @@ def _import_what_answers_use() -> None:
         importlib.import_module(module.name)
     importlib.import_module("answering")
     # torch loads more of itself the first time that something counts its operations.
-    with transformer_lm.checks.exercise.ProductCounter():
+    with transformer_lm.checks.calling.ProductCounter():
         torch.ones(2, 2) @ torch.ones(2, 2)
 
 

@@ -1,6 +1,10 @@
 """Whether outputs are right, and if not, which known mistake explains them."""
 
+from collections.abc import Mapping
+
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from transformer_lm.checks.catalogue import Hint, hint
@@ -46,29 +50,31 @@ def compare(
         raise CheckFailed(tried, *shown, known)
 
 
-def compare_gradients(
-    tried: str, leaves: dict[str, Tensor], outputs: dict[str, Tensor], gradients: dict[str, dict[str, Tensor]]
-) -> None:
-    """Raise CheckFailed unless the squares of each output, summed, have these gradients by the leaves."""
-    for name, expected in gradients.items():
-        found = _gradients(outputs[name], [leaves[target] for target in expected])
-        largest = max(gradient.abs().max() for gradient in expected.values())
-        for target, theirs in zip(expected, found, strict=True):
-            if not (_plain(theirs) - _plain(expected[target])).abs().max() <= GRADIENT * largest:
-                raise CheckFailed(
-                    tried,
-                    f"{name} is right, but its gradient does not reach {target.replace('_', '.')} as it should",
-                    "a gradient for everything that the output depends on",
-                    hint("graph-cut"),
-                )
+def compare_gradients(tried: str, output: str, found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Raise CheckFailed unless an output has these gradients; where there is none, it is 0."""
+    largest = max(_largest(gradient) for gradient in expected.values())
+    for name, gradient in expected.items():
+        theirs = _plain(found[name]) if name in found else torch.zeros(gradient.shape)
+        if theirs.shape == gradient.shape and _largest(theirs - _plain(gradient)) <= GRADIENT * largest:
+            continue
+        yours = f"{output} is right, but its gradient does not reach {name.replace('_', '.')} as it should"
+        raise CheckFailed(tried, yours, "a gradient for everything that the output depends on", hint("graph-cut"))
 
 
-def _gradients(output: Tensor, leaves: list[Tensor]) -> list[Tensor]:
-    """Return the gradients of the output's squares, summed; zeros where none flows."""
-    loss = output.square().sum()
-    if not loss.requires_grad:
-        return [torch.zeros_like(leaf) for leaf in leaves]
-    return list(torch.autograd.grad(loss, leaves, retain_graph=True, materialize_grads=True))
+def _largest(gradient: Tensor) -> float:
+    return _plain(gradient).abs().max().item() if gradient.numel() else 0
+
+
+def require_unchanged(tried: str, inputs: Mapping[str, ArrayLike], after: Mapping[str, ArrayLike]) -> None:
+    """Raise CheckFailed unless the inputs are the same after the call."""
+    for name, before in inputs.items():
+        if name not in after or not np.array_equal(_array(after[name]), _array(before)):
+            changed, expected = f"{name} is changed by the call", f"{name} as it was before"
+            raise CheckFailed(tried, changed, expected, hint("input-changed"))
+
+
+def _array(numbers: ArrayLike) -> np.ndarray:
+    return numbers.detach().cpu().numpy() if isinstance(numbers, Tensor) else np.asarray(numbers)
 
 
 def known_mistake(

@@ -9,12 +9,19 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from transformer_lm.checks.calling import CALLED_AGAIN as CALLED_AGAIN
+from transformer_lm.checks.calling import ELSEWHERE, FIRST, Call, Caller, Inputs, Outcome, calls_of
+from transformer_lm.checks.calling import EVAL_MODE as EVAL_MODE
+from transformer_lm.checks.calling import ONE_SEQUENCE as ONE_SEQUENCE
+from transformer_lm.checks.calling import OTHER_LENGTH as OTHER_LENGTH
+from transformer_lm.checks.calling import OTHER_SIZES as OTHER_SIZES
+from transformer_lm.checks.calling import SIZE_ONE as SIZE_ONE
+from transformer_lm.checks.calling import STRIDED as STRIDED
+from transformer_lm.checks.calling import attempt as attempt
 from transformer_lm.checks.catalogue import hint
-from transformer_lm.checks.diagnosis import compare, compare_gradients
+from transformer_lm.checks.diagnosis import compare, compare_gradients, require_unchanged
 from transformer_lm.checks.other_device import elsewhere
 from transformer_lm.checks.ready_made import READY_MADE, refused_attention
 from transformer_lm.checks.report import CheckFailed, described, described_errors, passed
@@ -22,17 +29,7 @@ from transformer_lm.device import best_device
 from transformer_lm.shapes import in_words
 from transformer_lm.test_values import Case, load_frozen
 
-Inputs = dict[str, Tensor]
-
-CALLED_AGAIN = hint("called-again")
-EVAL_MODE = hint("eval-mode")
-ONE_SEQUENCE = hint("one-sequence")
-STRIDED = hint("strided")
-OTHER_LENGTH = hint("other-length")
-OTHER_SIZES = hint("other-sizes")
-SIZE_ONE = hint("size-one")
 AHEAD = hint("future-has-weight")
-INPUT_CHANGED = hint("input-changed")
 NOT_YOURS = hint("not-yours")
 
 
@@ -105,21 +102,11 @@ class PublicExercise:
 
     def check(self, answer: object, *more: Callable[[object], None]) -> None:
         """Print one line if the answer is right however it is called and passes all `more`, else raise CheckFailed."""
-        frozen = load_frozen(self.id)
-        first, other_length, other_sizes, *smallest = frozen.cases
-        subject = self._check_thoroughly(answer, first, frozen.hints)
-        self._check_again(lambda given: subject, first, CALLED_AGAIN)
-        if isinstance(subject, nn.Module):
-            subject.eval()
-        ways = [(first, EVAL_MODE)]
-        if self.batched:
-            b = len(first.inputs[self.reads[0]])
-            ways.append((self._changed(first, lambda tensor: tensor[: len(tensor) // b]), ONE_SEQUENCE))
-            ways.append((self._changed(first, lambda tensor: tensor.mT.contiguous().mT), STRIDED))
-        for case, known in (*ways, (other_length, OTHER_LENGTH)):
-            self._check_again(lambda given: subject, case, known)
-        for case, known in ((other_sizes, OTHER_SIZES), *((case, SIZE_ONE) for case in smallest)):
-            self._check_again(lambda given: self._built(answer, given), case, known)
+        frozen, caller = load_frozen(self.id), Caller(self, self.rules)
+        cases = self._cases(frozen.cases)
+        for call in calls_of(self):
+            if call.case in cases:
+                self._check_call(caller, answer, call, cases[call.case], frozen.hints if call == FIRST else {})
         for check in more:
             with self.rules():
                 check(answer)
@@ -128,95 +115,66 @@ class PublicExercise:
         right = f"{self.about} right for every size tried".strip()
         passed(self.id, f"{right}, and gradients flow." if self.trains else f"{right}.")
 
-    def _check_thoroughly(self, answer: object, case: Case, hints: dict[str, str]) -> object:
-        """Check outputs, gradients and that the inputs stay as they are; return what was built."""
-        leaves = on_device(case.inputs)
-        for leaf in leaves.values():
-            leaf.requires_grad_(leaf.is_floating_point())
-        given = {name: leaf.clone() for name, leaf in leaves.items()}
-        subject = self._built(answer, given)
-        outputs = self._compared_outputs(subject, given, case, hints)
-        tried = self.tried(given, next(iter(self.axes)))
-        for name in self.causal:
-            if any(row[..., i + 1 :].any() for i, row in enumerate(outputs[name].unbind(-2))):
-                raise CheckFailed(self.tried(given, name), f"{name} has small weights there", "exactly 0", AHEAD)
-        for name, leaf in leaves.items():
-            if not torch.equal(given[name], leaf):
-                raise CheckFailed(tried, f"{name} is changed by the call", f"{name} as it was before", INPUT_CHANGED)
-        with described_errors(tried, "outputs from which gradients flow back"):
-            compare_gradients(tried, leaves, outputs, {name: case.gradients[name] for name in self.trains})
-        return subject
+    def _cases(self, frozen: tuple[Case, ...]) -> dict[str, Case]:
+        """Return the cases of a check by their names in CALLS; not those of fresh sizes, which nobody may know."""
+        first, other_length, other_sizes, *smallest = frozen
+        cases = {"first": first, "other length": other_length, "other sizes": other_sizes}
+        if self.batched:
+            b = len(first.inputs[self.reads[0]])
+            inputs = {name: tensor[: len(tensor) // b] for name, tensor in first.inputs.items() if name in self.reads}
+            outputs = {name: tensor[: len(tensor) // b] for name, tensor in first.outputs.items()}
+            cases["one sequence"] = Case(first.inputs | inputs, outputs)
+        if smallest:
+            (cases["size one"],) = smallest
+        return cases
 
-    def _check_again(self, subject_for: Callable[[Inputs], object], case: Case, known: str) -> None:
-        """Check the outputs of one more case; whatever goes wrong now gets this hint."""
+    def _check_call(self, caller: Caller, answer: object, call: Call, case: Case, hints: dict[str, str]) -> None:
+        """Raise CheckFailed unless a call does what it should."""
         given = on_device(case.inputs)
+        outcome = caller.call(answer, given, call.way, self._expected(case))
         try:
-            self._compared_outputs(subject_for(given), given, case, {})
+            self._compare_outputs(outcome, given, case, hints)
+            if call.way.gradients:
+                self._compare_the_rest(outcome, given, case)
         except CheckFailed as failed:
-            raise failed.with_hint(known) from failed
+            raise failed.with_hint(call.known or failed.hint) from failed
+
+    def _expected(self, case: Case) -> dict[str, str]:
+        return {name: f"{name} {in_words(case.outputs[name].shape, axes)}" for name, axes in self.axes.items()}
+
+    def _compare_outputs(self, outcome: Outcome, given: Inputs, case: Case, hints: dict[str, str]) -> None:
+        """Raise CheckFailed unless all outputs came and are right. One that is wrong explains more than an error."""
+        for name in outcome.outputs:
+            with described_errors(self.tried(given, name), f"{name}, a tensor of numbers"):
+                tried, together = self.tried(given, name), self.together(name)
+                compare(tried, name, self.axes[name], outcome.outputs, case, hints, together)
+        if len(outcome.outputs) < len(self.axes):
+            raise outcome.failed
+        self.compare_products(self.tried(given, next(iter(self.axes))), outcome.products)
+
+    def _compare_the_rest(self, outcome: Outcome, given: Inputs, case: Case) -> None:
+        """Raise CheckFailed unless the future has no weight, inputs are as they were, and gradients are right."""
+        for name in self.causal:
+            if any(row[..., i + 1 :].any() for i, row in enumerate(outcome.outputs[name].unbind(-2))):
+                raise CheckFailed(self.tried(given, name), f"{name} has small weights there", "exactly 0", AHEAD)
+        tried = self.tried(given, next(iter(self.axes)))
+        require_unchanged(tried, given, outcome.after)
+        if outcome.failed:
+            raise outcome.failed
+        for name in self.trains:
+            compare_gradients(tried, name, outcome.gradients.get(name, {}), case.gradients[name])
 
     def check_on_other_device(self, answer: object) -> None:
         """Raise CheckFailed unless the outputs are right with everything on a device that is not the CPU."""
-        there, case = elsewhere(self), load_frozen(self.id).cases[2]
-        given = {name: tensor.clone() for name, tensor in case.inputs.items()}
-        there._compared_outputs(there._built(answer, given), given, case, {})
-
-    def _built(self, answer: object, given: Inputs) -> object:
-        with self.rules(), described_errors(self.tried(given, next(iter(self.axes))), "something to call"):
-            return self.build(answer, given)
-
-    def _compared_outputs(self, subject: object, given: Inputs, case: Case, hints: dict[str, str]) -> Inputs:
-        """Return the outputs if they are right. What came before an error is compared first: it explains more."""
-        outputs: Inputs = {}
-        calls = self.called(subject, given)
-        counter = ProductCounter()
-        try:
-            counting = counter if self.products is not None else nullcontext()  # it slows every operation down
-            with counting, self.rules():
-                for name, axes in self.axes.items():
-                    expected = f"{name} {in_words(case.outputs[name].shape, axes)}"
-                    with described_errors(self.tried(given, name), expected):
-                        outputs[name] = next(calls)
-            self.compare_products(self.tried(given, next(iter(self.axes))), counter.count)
-        finally:
-            for name in outputs:
-                with described_errors(self.tried(given, name), f"{name}, a tensor of numbers"):
-                    tried, together = self.tried(given, name), self.together(name)
-                    compare(tried, name, self.axes[name], outputs, case, hints, together)
-        return outputs
+        case = load_frozen(self.id).cases[2]
+        outcome = Caller(self, self.rules).call(answer, case.inputs, ELSEWHERE, self._expected(case))
+        elsewhere(self)._compare_outputs(outcome, case.inputs, case, {})
 
     def compare_products(self, tried: str, count: int) -> None:
         """Raise CheckFailed if a call took another number of matrix products than the exercise asks for."""
         if self.products is not None and count != self.products:
             yours, expected = f"{count} matrix products", f"{self.products} matrix product"
             raise CheckFailed(tried, yours, expected, hint("too-many-products"))
-
-    def _changed(self, case: Case, change: Callable[[Tensor], Tensor]) -> Case:
-        """Return the case with a change made to what is given with each call, and to the outputs."""
-        inputs = case.inputs | {name: change(case.inputs[name]) for name in self.reads}
-        return Case(inputs, {name: change(output) for name, output in case.outputs.items()})
-
-
-class ProductCounter(TorchDispatchMode):
-    """Counts the matrix products that torch really computes, however they were written."""
-
-    PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "mv", "addmv", "dot", "convolution"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += function.overloadpacket.__name__ in self.PRODUCTS
-        return function(*args, **(kwargs or {}))
-
-
-def attempt(call: Callable, *arguments: object) -> object:
-    """Return what a call gives back, or the error that it raises: what comes after it can be looked at all the same."""
-    try:
-        return call(*arguments)
-    except Exception as error:
-        return error
 
 
 def require_own(answer: object) -> None:

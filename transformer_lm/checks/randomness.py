@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transformer_lm.checks.catalogue import hint
-from transformer_lm.checks.exercise import INPUT_CHANGED, Inputs, PublicExercise
+from transformer_lm.checks.diagnosis import require_unchanged
+from transformer_lm.checks.exercise import Inputs, PublicExercise
 from transformer_lm.checks.report import CheckFailed, described_errors, kind
 from transformer_lm.device import best_device
 
@@ -80,13 +81,6 @@ def asked_here(exercise: PublicExercise, answer: object) -> Ask:
 def not_a_tensor(tried: str, name: str, what: str) -> CheckFailed:
     """Return what to say of an output that is something else than a tensor."""
     return CheckFailed(tried, f"{name} is {what}", f"{name}, a tensor", hint("not-a-tensor", name=name))
-
-
-def require_unchanged(tried: str, case: Case, after: Case) -> None:
-    """Raise CheckFailed unless the inputs are the same after the call."""
-    for name, array in case.items():
-        if not np.array_equal(after.get(name, np.zeros(0)), array):
-            raise CheckFailed(tried, f"{name} is changed by the call", f"{name} as it was before", INPUT_CHANGED)
 
 
 def require_long(tried: str, name: str, output: NDArray) -> None:
