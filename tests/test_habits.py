@@ -1,0 +1,71 @@
+"""What helps people to work together: the hooks before a commit, links that lead somewhere, forms for reports."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+HOOKS = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+BREAKS = {
+    "ruff-check": ("unused.py", b'"""Unused."""\n\nimport os\n'),
+    "ruff-format": ("unformatted.py", b'"""Unformatted."""\n\nNAMES = [  ]\n'),
+    "check-added-large-files": ("large.bin", bytes(2001 * 1024)),
+    "check-merge-conflict": ("conflict.md", b"<<<<<<< ours\na\n=======\nb\n>>>>>>> theirs\n"),
+    "end-of-file-fixer": ("cut.md", b"no newline"),
+}
+
+
+def test_all_hooks_come_from_this_environment():
+    (local,) = HOOKS
+    assert local["repo"] == "local"
+    for hook in local["hooks"]:
+        assert hook["language"] == "system"
+        assert hook["entry"].startswith(".venv/bin/python -m "), hook["id"]
+    assert {hook["id"] for hook in local["hooks"]} == set(BREAKS)
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory) -> Path:
+    """Return a repository with the hooks of this one, and a .venv that leads to this environment."""
+    folder = tmp_path_factory.mktemp("repository")
+    for name in (".pre-commit-config.yaml", "pyproject.toml", "tests/test_habits.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    python = folder / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    (folder / ".gitignore").write_text(".venv/\n.ruff_cache/\n")
+    subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
+    return folder
+
+
+def _commit_hooks(repository: Path, *hooks: str) -> subprocess.CompletedProcess:
+    """Run the hooks on all that `git add` takes."""
+    # Neither the repository of a commit that runs these tests nor a cache in somebody's home folder.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment["PRE_COMMIT_HOME"] = str(repository / ".git" / "pre-commit")
+    subprocess.run(["git", "add", "--all"], cwd=repository, env=environment, check=True)
+    command = [sys.executable, "-m", "pre_commit", "run", "--all-files", *hooks]
+    return subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True)
+
+
+def test_the_hooks_pass_what_is_committed_here(repository):
+    run = _commit_hooks(repository)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.count("Passed") == len(BREAKS), run.stdout
+
+
+@pytest.mark.parametrize("hook", BREAKS)
+def test_each_hook_stops_what_it_is_for(repository, hook):
+    name, content = BREAKS[hook]
+    (repository / name).write_bytes(content)
+    run = _commit_hooks(repository, hook)
+    (repository / name).unlink()
+    assert run.returncode == 1
+    assert name in run.stdout
