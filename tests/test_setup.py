@@ -110,10 +110,28 @@ def test_the_public_ci_tries_every_python_from_the_oldest_on():
     matrix = _public_ci()["strategy"]["matrix"]
     pythons = [Version(python) for python in matrix["python"]]  # texts: the number 3.10 would be 3.1
     assert pythons[0] == Version(PROJECT["requires-python"].removeprefix(">="))
-    assert [python.minor for python in pythons] == list(range(pythons[0].minor, max(13, pythons[-1].minor) + 1))
+    assert [python.minor for python in pythons] == list(range(pythons[0].minor, max(14, pythons[-1].minor) + 1))
+    languages = [line.removeprefix("Programming Language :: Python :: ") for line in PROJECT["classifiers"]]
+    assert [language for language in languages if "." in language and ":" not in language] == matrix["python"]
     assert matrix["command"] == ["make lint test"]
     known = {*re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()}
     assert {"lint", "test", "programs"} <= known
+
+
+@pytest.mark.parametrize(
+    ("broken", "stages"), [("", [".venv/ready", "lint", "test-all"]), ("lint", [".venv/ready", "lint"])]
+)
+def test_what_must_pass_says_where_the_time_goes(tmp_path, broken, stages):
+    """With a make that does nothing, or fails at one stage, after which no other is run."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+    _write(tmp_path / "bin" / "make", f'#!/bin/sh\n[ "$1" != "{broken}" ] || exit 2\n')
+    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    run = subprocess.run(
+        ["bash", tmp_path / ".ci" / "run"], env=os.environ | {"PATH": path}, capture_output=True, text=True
+    )
+    assert run.returncode == (2 if broken else 0)
+    assert re.findall(r"^\.ci/run: make (\S+) took \d+ s$", run.stdout, re.MULTILINE) == stages
 
 
 def test_the_folders_of_the_design_exist():
