@@ -1,6 +1,7 @@
 """What helps people to work together: the hooks before a commit, links that lead somewhere, forms for reports."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,12 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGES = [
+    page
+    for pattern in ("*.md", ".github/*.md", "data/*.md", "docs/*.md", "docs/guides/*.md")
+    for page in ROOT.glob(pattern)
+]
+FORMS = [path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config"]
 HOOKS = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
 BREAKS = {
     "ruff-check": ("unused.py", b'"""Unused."""\n\nimport os\n'),
@@ -69,3 +76,37 @@ def test_each_hook_stops_what_it_is_for(repository, hook):
     (repository / name).unlink()
     assert run.returncode == 1
     assert name in run.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_every_link_of_a_page_leads_somewhere(page):
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_a_newcomer_finds_the_guide():
+    assert "](docs/guides/contribute.md)" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("form", FORMS, ids=[form.stem for form in FORMS])
+def test_a_form_is_one_that_github_shows(form):
+    content = yaml.safe_load(form.read_text(encoding="utf-8"))
+    assert {"name", "description", "body"} <= set(content)
+    fields = [field for field in content["body"] if field["type"] != "markdown"]
+    assert {field["type"] for field in fields} <= {"input", "textarea"}
+    assert all(field["attributes"]["label"] for field in fields)
+    assert len({field["id"] for field in fields}) == len(fields) > 2
+
+
+def test_an_answer_that_is_judged_wrongly_is_asked_about_whole():
+    form = ROOT / ".github" / "ISSUE_TEMPLATE" / "answer-judged-wrongly.yml"
+    fields = yaml.safe_load(form.read_text(encoding="utf-8"))["body"][1:]
+    assert [field["id"] for field in fields] == ["exercise", "answer", "said", "expected", "version", "try"]
+    assert "python -m grading try" in fields[-1]["attributes"]["label"]
+
+
+def test_the_citation_can_be_read():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert citation["license"] == "MIT"

@@ -166,8 +166,3 @@ def test_the_readme_shows_the_figure_of_the_lesson():
     script = runpy.run_path(str(ROOT / "docs" / "readme_figure.py"))
     assert script["FIGURE"].read_bytes() == script["figure_bytes"](), "the figure is stale: run `make lessons`"
     assert "](docs/attention_by_hand.png)" in (ROOT / "README.md").read_text()
-
-
-def test_every_link_of_the_readme_leads_somewhere():
-    for target in re.findall(r"\]\((?!http)([^)#]+)", (ROOT / "README.md").read_text()):
-        assert (ROOT / target).exists(), target

@@ -97,7 +97,7 @@ def wheel(distributions) -> Path:
 def test_the_version_is_written_in_one_place():
     assert PROJECT["dynamic"] == ["version"]
     assert "version" not in PROJECT
-    for name in ("pyproject.toml", "environment.yml", "docs/conf.py"):
+    for name in ("pyproject.toml", "CITATION.cff", "environment.yml", "docs/conf.py"):
         assert f'"{VERSION}"' not in (ROOT / name).read_text(encoding="utf-8"), name
 
 
