@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from grading.exercises import hidden_from, sealed_in
 from grading.outline import write_outlines
 from grading.student_edition import write_student_edition
-from transformer_lm.checks.training_run import FILE as MODEL_FILE
+from transformer_lm.checks.topic_04_language_model.training_run import FILE as MODEL_FILE
 
 CHECKOUT = Path(__file__).parents[1]
 WHEN = (2020, 1, 1, 0, 0, 0)  # the same files give the same zip

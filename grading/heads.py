@@ -22,8 +22,15 @@ from grading.record import Part, Record, ValueRecord
 from transformer_lm.alphabet import Alphabet
 from transformer_lm.checkpoints import load_model
 from transformer_lm.checks.diagnosis import require_unchanged
-from transformer_lm.checks.head_claim import TEXT, TEXTS, Claim, ClaimExercise, Found, measured
 from transformer_lm.checks.report import CheckFailed
+from transformer_lm.checks.topic_05_attention_heatmaps.head_claim import (
+    TEXT,
+    TEXTS,
+    Claim,
+    ClaimExercise,
+    Found,
+    measured,
+)
 from transformer_lm.checks.verdict import Mark
 from transformer_lm.head_scores import BY_PLACE, INDUCTION
 from transformer_lm.lm import random_slices

@@ -18,9 +18,9 @@ from torch import Tensor
 from transformer_lm.checks.catalogue import Hint
 from transformer_lm.checks.exercise import PublicExercise
 from transformer_lm.checks.experiment import ExperimentExercise
-from transformer_lm.checks.head_claim import ClaimExercise
 from transformer_lm.checks.student_test import TestExercise
-from transformer_lm.checks.training_run import FileExercise
+from transformer_lm.checks.topic_04_language_model.training_run import FileExercise
+from transformer_lm.checks.topic_05_attention_heatmaps.head_claim import ClaimExercise
 
 Arrays = dict[str, NDArray[np.float64]]
 

@@ -129,12 +129,13 @@ SHELL = [
         "patched-comparison",
         "Replaces the functions that compare, and the error they raise.",
         """
-from transformer_lm.checks import diagnosis, exercise, report, self_attention
+from transformer_lm.checks import diagnosis, exercise, report
+from transformer_lm.checks.topic_01_self_attention import kqv, linear_layers, self_attention
 diagnosis.close = diagnosis._explains = lambda *given: True
 diagnosis.compare = exercise.compare = exercise.compare_gradients = lambda *given: None
 exercise.PublicExercise.check = exercise.PublicExercise.compare_products = lambda *given: None
 report.CheckFailed.__init__ = lambda *given: None
-self_attention._check_linear = lambda *given: None
+linear_layers.check_linear = kqv.check_linear = self_attention.check_linear = lambda *given: None
 """,
     ),
     Cheat("ast-transformer", "Drops assertions and checks from the syntax tree of each cell.", ASSERTS),

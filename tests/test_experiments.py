@@ -12,7 +12,9 @@ from grading.exercises.experiments import FULL, SIMPLE
 from grading.experiments import LEARNED, TRIES, accuracy
 from transformer_lm import checks
 from transformer_lm.checks import CheckFailed
-from transformer_lm.checks.experiment import ENOUGH, FULL_EXPERIMENT, MOST_STEPS, MOST_TOKENS, SEEDS, SIMPLE_EXPERIMENT
+from transformer_lm.checks.experiment import ENOUGH, MOST_STEPS, MOST_TOKENS, SEEDS
+from transformer_lm.checks.topic_03_classification.full_experiment import FULL_EXPERIMENT
+from transformer_lm.checks.topic_03_classification.simple_experiment import SIMPLE_EXPERIMENT
 from transformer_lm.datasets import load_imdb_synth, load_xor
 
 RECORDS = [records()[exercise] for exercise in ("simple-experiment", "full-experiment")]

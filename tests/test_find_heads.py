@@ -164,7 +164,9 @@ def test_right_answers_find_all_planted_heads(name, capsys):
 )
 def test_the_check_on_planted_heads_tells_how_a_detector_is_wrong(name, hint, monkeypatch):
     """Looked at alone: the check of values, which comes first, knows these mistakes by their names."""
-    monkeypatch.setattr(sys.modules["transformer_lm.checks.find_heads"], "find_heads", lambda answer: None)
+    monkeypatch.setattr(
+        sys.modules["transformer_lm.checks.topic_05_attention_heatmaps.find_heads"], "find_heads", lambda answer: None
+    )
     (wrong,) = (wrong for wrong in RECORD.wrong if wrong.name == name)
     with pytest.raises(CheckFailed, match=hint):
         checks.planted_heads(RECORD.answer(wrong.source))

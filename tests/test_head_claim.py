@@ -13,8 +13,15 @@ from transformer_lm import checks
 from transformer_lm.ablation import LossChange, ablate_heads
 from transformer_lm.alphabet import Alphabet
 from transformer_lm.checks import CheckFailed
-from transformer_lm.checks.head_claim import HEAD_CLAIM, TEXT, Claim, ClaimExercise, Found, measured
 from transformer_lm.checks.plain import plain
+from transformer_lm.checks.topic_05_attention_heatmaps.head_claim import (
+    HEAD_CLAIM,
+    TEXT,
+    Claim,
+    ClaimExercise,
+    Found,
+    measured,
+)
 from transformer_lm.corpora import load_toy
 from transformer_lm.head_scores import PatternScore, measure_heads
 from transformer_lm.lm import random_slices

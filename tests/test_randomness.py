@@ -17,10 +17,10 @@ from grading.mistakes import ERROR
 from grading.randomness import drawn
 from transformer_lm import checks
 from transformer_lm.checks import CheckFailed, randomness
-from transformer_lm.checks.random_slices import examine_slices
 from transformer_lm.checks.randomness import SURPRISE, asked_here, surprise, surprising
-from transformer_lm.checks.sampling import EXAMPLES, LONG, ROWS, STEPS, VOCABULARY, ReaderOfAll
-from transformer_lm.checks.sampling_hints import ZERO
+from transformer_lm.checks.topic_04_language_model.sampling import EXAMPLES, LONG, ROWS, STEPS, VOCABULARY, ReaderOfAll
+from transformer_lm.checks.topic_04_language_model.sampling_hints import ZERO
+from transformer_lm.checks.topic_04_language_model.slices import examine_slices
 
 RECORDS = {"slices": SLICES_RECORD, "sampling": SAMPLING_RECORD}
 CHECKS = {"slices": checks.slices, "sampling": checks.sampling}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from transformer_lm.checks import MULTI_HEAD_ATTENTION, SELF_ATTENTION, CheckFailed
+from transformer_lm.checks import EXERCISES, CheckFailed
 from transformer_lm.checks.observed_shapes import observe
 from transformer_lm.checks.shape_comments import Finding, check_shape_comments, findings
 
@@ -1147,17 +1147,17 @@ class WrongComments(SelfAttention):
 
 
 def test_the_check_passes_in_one_line(capsys):
-    check_shape_comments(SELF_ATTENTION, SelfAttention)
+    check_shape_comments(EXERCISES["self-attention"], SelfAttention)
     assert capsys.readouterr().out == "✓ self-attention: every tensor's shape is given, and right.\n"
 
 
 def test_the_check_names_lines_and_shapes_in_four_lines():
     with pytest.raises(CheckFailed) as caught:
-        check_shape_comments(SELF_ATTENTION, WrongComments)
+        check_shape_comments(EXERCISES["self-attention"], WrongComments)
     assert [line.split(":")[0] for line in str(caught.value).splitlines()] == ["tried", "yours", "expected", "hint"]
     assert "`weights` has no shape comment; its shape was (2, 5, 5)" in caught.value.yours
 
 
 def test_an_answer_that_breaks_is_told_in_four_lines():
     with pytest.raises(CheckFailed, match="tried:"):
-        check_shape_comments(MULTI_HEAD_ATTENTION, SelfAttention)
+        check_shape_comments(EXERCISES["multi-head-attention"], SelfAttention)

@@ -12,7 +12,7 @@ from grading.record import SETUP
 from grading.sandbox import missing_walls
 from grading.workers import answer_server
 from transformer_lm import checks
-from transformer_lm.checks.student_test import STUDENT_TEST
+from transformer_lm.checks.topic_02_multi_head_attention.student_test import STUDENT_TEST
 
 REDUCED = bool(missing_walls())  # these answers are our own, so they may be judged everywhere
 RECORD = records()["student-test"]

@@ -8,7 +8,7 @@ import torch
 from sample_class import changed, feedback, gradebook, graded_course
 
 from transformer_lm.checkpoints import save_model
-from transformer_lm.checks.training_run import TRAINING_RUN
+from transformer_lm.checks.topic_04_language_model.training_run import TRAINING_RUN
 from transformer_lm.corpora import load_toy
 from transformer_lm.presets import preset
 from transformer_lm.training import train

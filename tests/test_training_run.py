@@ -15,7 +15,7 @@ from grading.bundle import write_bundle
 from transformer_lm import checks
 from transformer_lm.checkpoints import save_model
 from transformer_lm.checks.report import CheckFailed
-from transformer_lm.checks.training_run import LARGEST, TRAINING_RUN
+from transformer_lm.checks.topic_04_language_model.training_run import LARGEST, TRAINING_RUN
 from transformer_lm.corpora import load_toy
 from transformer_lm.modeling_lm import LMConfig, TransformerLM
 from transformer_lm.tokenizers import ByteTokenizer, CharTokenizer

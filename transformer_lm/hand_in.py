@@ -18,8 +18,8 @@ from pathlib import Path
 
 from transformer_lm.checks.report import CHECKING, FAILURE
 from transformer_lm.checks.source import cells_run, defined_names
-from transformer_lm.checks.training_run import FILE as MODEL_FILE
-from transformer_lm.checks.training_run import LARGEST as LARGEST_MODEL
+from transformer_lm.checks.topic_04_language_model.training_run import FILE as MODEL_FILE
+from transformer_lm.checks.topic_04_language_model.training_run import LARGEST as LARGEST_MODEL
 from transformer_lm.checks.verdict import Failure
 from transformer_lm.outlines import Outline, assignments, fingerprint, load_outline
 from transformer_lm.progress import note_result, progress

@@ -26,14 +26,10 @@ from grading.mistakes import (
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
 from transformer_lm.checks.ready_made import READY_MADE
-from transformer_lm.checks.self_attention import (
-    ATTENTION_SCORES,
-    CONSTANT,
-    KQV,
-    SELF_ATTENTION,
-    kqv_parameters,
-    self_attention_layers,
-)
+from transformer_lm.checks.topic_01_self_attention.attention_scores import ATTENTION_SCORES
+from transformer_lm.checks.topic_01_self_attention.kqv import KQV, kqv_parameters
+from transformer_lm.checks.topic_01_self_attention.linear_layers import CONSTANT
+from transformer_lm.checks.topic_01_self_attention.self_attention import SELF_ATTENTION, self_attention_layers
 
 # --- kqv ----------------------------------------------------------------------------------------
 

@@ -36,14 +36,14 @@ from grading.mistakes import (
 from grading.properties import SEQUENCES_APART, ignores_the_future, input_matters, rows_sum_to_one
 from grading.record import Arrays, Part, ValueRecord, dyadic, edited, softmax
 from transformer_lm.checks.exercise import OTHER_SIZES
-from transformer_lm.checks.multi_head_attention import (
+from transformer_lm.checks.ready_made import READY_MADE
+from transformer_lm.checks.topic_02_multi_head_attention.multi_head_attention import (
     HALVED,
     MULTI_HEAD_ATTENTION,
     MULTI_HEAD_DROPOUT,
     compare_half,
     dropout_inputs,
 )
-from transformer_lm.checks.ready_made import READY_MADE
 from transformer_lm.checks.verdict import Mark
 
 

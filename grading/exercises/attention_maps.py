@@ -11,8 +11,8 @@ from grading.judge import values
 from grading.mistakes import ERROR, WRAPPER, misbehaviours
 from grading.properties import SEQUENCES_APART, Ask, Property, input_matters, rows_sum_to_one
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
-from transformer_lm.checks.attention_maps import ATTENTION_MAPS, LIST, SHAPES
 from transformer_lm.checks.exercise import AHEAD, CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
+from transformer_lm.checks.topic_05_attention_heatmaps.attention_maps import ATTENTION_MAPS, LIST, SHAPES
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:

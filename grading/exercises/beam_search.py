@@ -12,9 +12,16 @@ from grading.exercises.greedy_decode import PERIOD, ROWS, drawn_places, row_of_s
 from grading.judge import values
 from grading.mistakes import ERROR
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.beam_search import BEAM_SEARCH, NOT_A_NUMBER, NOTHING, SEARCHES, SURENESS, TWO_VALUES
 from transformer_lm.checks.exercise import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
-from transformer_lm.checks.greedy_decode import CHANGED, NOT_LONG
+from transformer_lm.checks.topic_06_encoder_decoder.beam_search import (
+    BEAM_SEARCH,
+    NOT_A_NUMBER,
+    NOTHING,
+    SEARCHES,
+    SURENESS,
+    TWO_VALUES,
+)
+from transformer_lm.checks.topic_06_encoder_decoder.greedy_decode import CHANGED, NOT_LONG
 
 FIRST = {"m": 5, "v": 6}
 CANDIDATES = 12  # sources among which one is chosen for a search

@@ -10,15 +10,15 @@ from grading.judge import LONGEST, values
 from grading.mistakes import SOFTMAX, loses_a_length_of_one, misbehaviours, overflowing_softmax, softmax_mistakes
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
-from transformer_lm.checks.causal_attention import (
-    CAUSAL_MASK,
-    MASK_MISFITS,
-    MASKED_SELF_ATTENTION,
-    MULTI_HEAD_ATTENTION_LAYER,
-)
 from transformer_lm.checks.exercise import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
 from transformer_lm.checks.ready_made import READY_MADE
 from transformer_lm.checks.report import NONE
+from transformer_lm.checks.topic_02_multi_head_attention.causal_mask import CAUSAL_MASK
+from transformer_lm.checks.topic_02_multi_head_attention.masked_self_attention import (
+    MASK_MISFITS,
+    MASKED_SELF_ATTENTION,
+)
+from transformer_lm.checks.topic_02_multi_head_attention.multi_head_attention_layer import MULTI_HEAD_ATTENTION_LAYER
 
 SHAPES = "Two shapes do not fit together there. Print the shape of each tensor just before that line."
 

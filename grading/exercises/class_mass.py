@@ -10,7 +10,8 @@ from grading.judge import values
 from grading.mistakes import ERROR
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
 from transformer_lm.checks.exercise import OTHER_SIZES
-from transformer_lm.checks.head_aggregates import ALONE, CLASS_MASS
+from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import ALONE
+from transformer_lm.checks.topic_05_attention_heatmaps.class_mass import CLASS_MASS
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:

@@ -18,9 +18,9 @@ from grading.mistakes import (
 from grading.padding import draw_batch
 from grading.properties import SEQUENCES_APART, Ask, Property, input_matters, rows_sum_to_one, same
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
-from transformer_lm.checks.cross_attention import BOTH, CROSS_ATTENTION, LENGTHS
 from transformer_lm.checks.exercise import OTHER_SIZES
 from transformer_lm.checks.ready_made import READY_MADE
+from transformer_lm.checks.topic_06_encoder_decoder.cross_attention import BOTH, CROSS_ATTENTION, LENGTHS
 
 LAYERS = ("k", "q", "v", "mix")
 

@@ -13,8 +13,16 @@ from grading.mistakes import ERROR, IN_PLACE, in_a_plain_list, misbehaviours, no
 from grading.padding import draw_batch
 from grading.properties import SEQUENCES_APART, Ask, Property, input_matters, same
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.cross_block import CROSS_BLOCK, EXCHANGED, GIVEN, MASKS, MODES, NORMS, NOT_MEMORY
 from transformer_lm.checks.exercise import CALLED_AGAIN, OTHER_SIZES
+from transformer_lm.checks.topic_06_encoder_decoder.cross_block import (
+    CROSS_BLOCK,
+    EXCHANGED,
+    GIVEN,
+    MASKS,
+    MODES,
+    NORMS,
+    NOT_MEMORY,
+)
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:

@@ -16,8 +16,8 @@ from grading.mistakes import (
 )
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.decoder_block import DECODER_BLOCK
 from transformer_lm.checks.exercise import OTHER_SIZES
+from transformer_lm.checks.topic_02_multi_head_attention.decoder_block import DECODER_BLOCK
 
 NORMS = ("attention_norm", "mlp_norm")
 

@@ -7,8 +7,8 @@ import numpy as np
 from grading.judge import values
 from grading.mistakes import CUT, ERROR, loses_a_length_of_one, misbehaviours, only_in_training
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.embed import EMBED, OTHER_NAME, PADDING_INDEX
 from transformer_lm.checks.exercise import NOT_YOURS
+from transformer_lm.checks.topic_04_language_model.embed import EMBED, OTHER_NAME, PADDING_INDEX
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:

@@ -16,7 +16,8 @@ from grading.mistakes import IN_PLACE, in_a_plain_list, misbehaviours, no_epsilo
 from grading.padding import draw_batch, is_right
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.encoder_block import (
+from transformer_lm.checks.report import CheckFailed
+from transformer_lm.checks.topic_03_classification.encoder_block import (
     ENCODER_BLOCK,
     ENCODER_DROPOUT,
     HALVED,
@@ -24,7 +25,6 @@ from transformer_lm.checks.encoder_block import (
     TOGETHER,
     check_halves,
 )
-from transformer_lm.checks.report import CheckFailed
 from transformer_lm.checks.verdict import Mark
 
 DROPOUT, BLOCK = "encoder-block-dropout", "encoder-block-check"

@@ -2,7 +2,9 @@
 
 from grading.experiments import reproduced
 from grading.record import Part, Record, WrongAnswer, edited
-from transformer_lm.checks.experiment import FULL_EXPERIMENT, SIMPLE_EXPERIMENT, ExperimentExercise
+from transformer_lm.checks.experiment import ExperimentExercise
+from transformer_lm.checks.topic_03_classification.full_experiment import FULL_EXPERIMENT
+from transformer_lm.checks.topic_03_classification.simple_experiment import SIMPLE_EXPERIMENT
 
 SIMPLE = """\
 simple_experiment = {

@@ -11,7 +11,7 @@ from grading.judge import values
 from grading.mistakes import WRAPPER, misbehaviours
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
 from transformer_lm.checks.exercise import OTHER_SIZES
-from transformer_lm.checks.find_heads import FIND_HEADS, NUMBERS
+from transformer_lm.checks.topic_05_attention_heatmaps.find_heads import FIND_HEADS, NUMBERS
 
 CHECK, UNSEEN = "find-heads-check", "find-heads-unseen"
 BOTH = (CHECK, UNSEEN)

@@ -20,8 +20,9 @@ from grading.padding import attended, draw_batch, ignores_padding, is_right, pad
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
 from transformer_lm.checks.exercise import OTHER_SIZES
-from transformer_lm.checks.padded_attention import FULL_ATTENTION, NO_KEY
 from transformer_lm.checks.ready_made import READY_MADE
+from transformer_lm.checks.topic_03_classification.full_attention import FULL_ATTENTION
+from transformer_lm.checks.topic_03_classification.padded_layers import NO_KEY
 
 WHOLE, PADDING = "full-attention-check", "full-attention-padding"
 BOTH = (WHOLE, PADDING)

@@ -2,7 +2,13 @@
 
 from grading.heads import claimed_ablation, claimed_numbers, claimed_pattern
 from grading.record import Part, Record, WrongAnswer, edited
-from transformer_lm.checks.head_claim import ABLATE, ENTRIES, HEAD_CLAIM, MEASURE, MEASURE_REPEATS
+from transformer_lm.checks.topic_05_attention_heatmaps.head_claim import (
+    ABLATE,
+    ENTRIES,
+    HEAD_CLAIM,
+    MEASURE,
+    MEASURE_REPEATS,
+)
 
 NUMBERS, PATTERN, ABLATION = "head-claim-numbers", "head-claim-pattern", "head-claim-ablation"
 EVERYTHING = (NUMBERS, PATTERN, ABLATION)

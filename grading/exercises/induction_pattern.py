@@ -10,7 +10,7 @@ from grading.mistakes import ERROR, misbehaviours
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
 from transformer_lm.checks.exercise import OTHER_LENGTH, OTHER_SIZES
-from transformer_lm.checks.induction_pattern import INDUCTION_PATTERN, NOT_BOOL
+from transformer_lm.checks.topic_05_attention_heatmaps.induction_pattern import INDUCTION_PATTERN, NOT_BOOL
 
 # Ids that an answer may put before the first token, as if they were no tokens; those that come first are tried first.
 TAKEN_FOR_NONE = (1, 99, 100, 999, 2, 10, 12, 255, 3, 5, 50, 64, 65, 127, 128, 1000)

@@ -9,7 +9,7 @@ from grading.judge import values
 from grading.mistakes import misbehaviours
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.labels_and_loss import LABELS
+from transformer_lm.checks.topic_04_language_model.labels import LABELS
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:

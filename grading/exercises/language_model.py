@@ -11,7 +11,7 @@ from grading.mistakes import ERROR, IN_PLACE, loses_a_length_of_one, misbehaviou
 from grading.properties import Ask, Property, same
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.exercise import OTHER_SIZES
-from transformer_lm.checks.language_model import KEEP_INIT, LANGUAGE_MODEL
+from transformer_lm.checks.topic_04_language_model.language_model import KEEP_INIT, LANGUAGE_MODEL
 
 NORMS = ("attention_norm", "mlp_norm")
 PARTS = ("attention", "mlp")

@@ -9,7 +9,7 @@ from grading.judge import values
 from grading.mistakes import ERROR
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.exercise import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
-from transformer_lm.checks.language_model import (
+from transformer_lm.checks.topic_04_language_model.last_position_bits import (
     FROZEN,
     GRAPH,
     LAST_POSITION_BITS,

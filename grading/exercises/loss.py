@@ -8,7 +8,7 @@ from grading.judge import values
 from grading.mistakes import CUT, misbehaviours
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.exercise import NOT_YOURS, OTHER_LENGTH
-from transformer_lm.checks.labels_and_loss import LARGE, LOSS, NO_TOKEN
+from transformer_lm.checks.topic_04_language_model.loss import LARGE, LOSS, NO_TOKEN
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:

@@ -9,7 +9,7 @@ from grading.mistakes import CUT, misbehaviours
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.exercise import OTHER_LENGTH, OTHER_SIZES
-from transformer_lm.checks.masking import MASK_FUTURE
+from transformer_lm.checks.topic_04_language_model.mask_future import MASK_FUTURE
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:

@@ -10,7 +10,13 @@ from grading.mistakes import ERROR, misbehaviours
 from grading.properties import SEQUENCES_APART, Ask, Property
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
 from transformer_lm.checks.exercise import CALLED_AGAIN
-from transformer_lm.checks.next_probabilities import FLAT, IN_PLACE, NEXT_PROBABILITIES, SHARP, WHOLE_NUMBERS
+from transformer_lm.checks.topic_04_language_model.next_probabilities import (
+    FLAT,
+    IN_PLACE,
+    NEXT_PROBABILITIES,
+    SHARP,
+    WHOLE_NUMBERS,
+)
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:

@@ -10,7 +10,8 @@ from grading.judge import values
 from grading.mistakes import ERROR, WRAPPER, misbehaviours
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
 from transformer_lm.checks.exercise import OTHER_SIZES
-from transformer_lm.checks.head_aggregates import ALONE, OFFSET_PROFILE
+from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import ALONE
+from transformer_lm.checks.topic_05_attention_heatmaps.offset_profile import OFFSET_PROFILE
 
 SHARES = 64  # in which the weight of a query is cut: exact in every float, and coarse enough for weights of 0
 FIRST = {"b": 3, "h": 2, "n": 7}

@@ -8,7 +8,7 @@ from grading.judge import values
 from grading.mistakes import ERROR
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
 from transformer_lm.checks.exercise import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
-from transformer_lm.checks.padding import PAD_BATCH
+from transformer_lm.checks.topic_03_classification.pad_batch import PAD_BATCH
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:

@@ -9,7 +9,8 @@ from grading.exercises.offset_profile import CHANGED, FIRST, LONGER, OTHER, aggr
 from grading.judge import values
 from grading.mistakes import ERROR
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.head_aggregates import ALONE, BOTH, ONE_CHANCE, PATTERN_SCORE
+from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import ALONE
+from transformer_lm.checks.topic_05_attention_heatmaps.pattern_score import BOTH, ONE_CHANCE, PATTERN_SCORE
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:

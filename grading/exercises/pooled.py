@@ -9,8 +9,10 @@ from grading.judge import values
 from grading.mistakes import CUT, misbehaviours
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.classifier import MAX_POOL, MEAN_POOL, SELECT_POOL
 from transformer_lm.checks.exercise import ONE_SEQUENCE, OTHER_SIZES, SIZE_ONE, PublicExercise
+from transformer_lm.checks.topic_03_classification.max_pool import MAX_POOL
+from transformer_lm.checks.topic_03_classification.mean_pool import MEAN_POOL
+from transformer_lm.checks.topic_03_classification.select_pool import SELECT_POOL
 
 
 def draw_visible(rng: random.Random, b: int, n: int) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ from grading.judge import values
 from grading.mistakes import loses_a_length_of_one, misbehaviours, only_in_training
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.classifier import POSITION_EMBEDDING
+from transformer_lm.checks.topic_03_classification.position_embedding import POSITION_EMBEDDING
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:

@@ -19,7 +19,8 @@ from grading.mistakes import ERROR
 from grading.properties import rows_sum_to_one
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
 from transformer_lm.checks.exercise import OTHER_LENGTH, OTHER_SIZES
-from transformer_lm.checks.head_aggregates import ALONE, POSITION_NULL
+from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import ALONE
+from transformer_lm.checks.topic_05_attention_heatmaps.position_null import POSITION_NULL
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:

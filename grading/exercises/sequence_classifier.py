@@ -10,9 +10,9 @@ from grading.judge import values
 from grading.mistakes import ERROR, misbehaviours, only_in_training
 from grading.properties import Ask, Property
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.classifier import SEQUENCE_CLASSIFIER, SHARES
 from transformer_lm.checks.exercise import OTHER_SIZES
 from transformer_lm.checks.other_device import PLAIN_LIST
+from transformer_lm.checks.topic_03_classification.sequence_classifier import SEQUENCE_CLASSIFIER, SHARES
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:

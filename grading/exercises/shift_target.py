@@ -9,7 +9,7 @@ from grading.mistakes import ERROR, misbehaviours
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
 from transformer_lm.checks.exercise import CALLED_AGAIN, ONE_SEQUENCE, OTHER_LENGTH, OTHER_SIZES
-from transformer_lm.checks.shift_target import BOTH, CHANGED, NO_WORD, NOT_LONG, SHIFT_TARGET
+from transformer_lm.checks.topic_06_encoder_decoder.shift_target import BOTH, CHANGED, NO_WORD, NOT_LONG, SHIFT_TARGET
 
 LARGEST = 800  # tokens enough for the largest batch
 STEP = 7  # divides the tokens for start, end and padding, and no word but 0

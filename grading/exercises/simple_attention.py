@@ -17,8 +17,9 @@ from grading.padding import HIDE, SIZES, attended, draw_batch, ignores_padding, 
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited, softmax
 from transformer_lm.checks.exercise import OTHER_SIZES
-from transformer_lm.checks.padded_attention import NO_KEY, SIMPLE_ATTENTION
 from transformer_lm.checks.ready_made import READY_MADE
+from transformer_lm.checks.topic_03_classification.padded_layers import NO_KEY
+from transformer_lm.checks.topic_03_classification.simple_attention import SIMPLE_ATTENTION
 
 WHOLE, PADDING = "simple-attention-check", "simple-attention-padding"
 BOTH = (WHOLE, PADDING)

@@ -2,7 +2,7 @@
 
 from grading.record import Part, Record, WrongAnswer, edited
 from grading.student_tests import mutations
-from transformer_lm.checks.student_test import STUDENT_TEST
+from transformer_lm.checks.topic_02_multi_head_attention.student_test import STUDENT_TEST
 
 MODEL_ANSWER = """\
 def test_attention_scores(attention_scores):

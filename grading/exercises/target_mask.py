@@ -10,7 +10,7 @@ from grading.mistakes import ERROR, misbehaviours
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
 from transformer_lm.checks.exercise import OTHER_LENGTH, OTHER_SIZES
-from transformer_lm.checks.target_mask import NOT_BOOL, TARGET_MASK
+from transformer_lm.checks.topic_06_encoder_decoder.target_mask import NOT_BOOL, TARGET_MASK
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:

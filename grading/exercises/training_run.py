@@ -9,7 +9,7 @@ from pathlib import Path
 
 from grading.answers import Answer
 from grading.record import FileRecord, Part, WrongAnswer
-from transformer_lm.checks.training_run import SAVE, TRAINING_RUN
+from transformer_lm.checks.topic_04_language_model.training_run import SAVE, TRAINING_RUN
 from transformer_lm.checks.verdict import Mark
 from transformer_lm.corpora import Corpus, load_toy
 from transformer_lm.modeling_lm import TransformerLM

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -31,6 +32,14 @@ from transformer_lm.test_values import Case, load_frozen
 
 AHEAD = hint("future-has-weight")
 NOT_YOURS = hint("not-yours")
+
+
+@runtime_checkable
+class Contract(Protocol):
+    """What everybody may know about an exercise of any kind: it has an id, and it checks an answer."""
+
+    id: str
+    check: Callable
 
 
 @dataclass(frozen=True)

@@ -114,30 +114,3 @@ class ExperimentExercise:
 
     def _failed(self, what: str, yours: str, expected: str, hint: str) -> CheckFailed:
         return CheckFailed(f"{what} in {self.name}", yours, expected, hint)
-
-
-SIMPLE_EXPERIMENT = ExperimentExercise(
-    id="simple-experiment",
-    name="simple_experiment",
-    goals={"synth": Goal(0.74, 0.76, tokens=3200 * 6), "xor": Goal(0.74, 0.76, tokens=400 * 2)},
-    limits=LIMITS,
-    advice="Wide vectors have large dot products: begin with a narrow model, then try other learning rates.",
-)
-
-FULL_EXPERIMENT = ExperimentExercise(
-    id="full-experiment",
-    name="full_experiment",
-    goals={"synth": Goal(0.95, 1, tokens=3200 * 6), "xor": Goal(0.95, 1, tokens=400 * 2)},
-    limits=LIMITS | HEADS,
-    advice="If every seed stops at 0.75, it is not the learning rate: which setting is new here?",
-)
-
-
-def simple_experiment(report: object) -> None:
-    """Check the student's report on simple self-attention with the select pool."""
-    SIMPLE_EXPERIMENT.check(report)
-
-
-def full_experiment(report: object) -> None:
-    """Check the student's report on full self-attention with the select pool."""
-    FULL_EXPERIMENT.check(report)

@@ -12,6 +12,8 @@ from transformer_lm.checks.halved import CLOSE, EXPECTED, dropped_shares, is_hal
 from transformer_lm.checks.report import CheckFailed, described_errors, kind
 from transformer_lm.shapes import describe, in_words
 
+__all__ = ["multi_head_attention", "multi_head_mask", "multi_head_scores"]
+
 ALMOST_ALL = 1 - 2**-30  # a dropout that leaves nothing over; with 1 itself some would divide by 0
 
 

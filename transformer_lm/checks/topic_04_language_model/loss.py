@@ -1,4 +1,4 @@
-"""Checks of topic 04: the token that each position should expect, and how far from it a model's scores are."""
+"""Check of topic 04: how far a model's scores are from the tokens that come."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,41 +8,6 @@ from torch import Tensor
 from transformer_lm.checks.exercise import Inputs, PublicExercise, require_own
 from transformer_lm.checks.report import CheckFailed, kind
 from transformer_lm.shapes import describe
-
-# --- labels -------------------------------------------------------------------------------------
-
-
-def _tried_labels(inputs: Inputs, output: str) -> str:
-    return f"batch_to_labeled_samples({describe('batch', inputs['batch'], 'b n+1')})"
-
-
-def _call_labels(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield inputs and labels as real numbers, after checking that they hold whole ones."""
-    returned, tried = answer(inputs["batch"]), _tried_labels(inputs, "inputs")
-    if not isinstance(returned, tuple | list) or len(returned) != 2:
-        hint = "Hand back both: what the model reads, and what it should expect at each position."
-        raise CheckFailed(tried, f"what it returns is {kind(returned)}", "a tuple of 2 values", hint)
-    for output, tokens in zip(LABELS.axes, returned, strict=True):
-        if isinstance(tokens, Tensor):
-            if tokens.dtype != torch.long:
-                hint = "Tokens stay what they are in the batch: whole numbers, of dtype torch.long."
-                raise CheckFailed(tried, f"{output} of dtype {tokens.dtype}", f"{output} of dtype torch.int64", hint)
-            tokens = tokens.to(torch.get_default_dtype())
-        yield tokens
-
-
-LABELS = PublicExercise(
-    id="labels",
-    axes={"inputs": "b n", "labels": "b n"},
-    trains=(),
-    reads=("batch",),
-    build=lambda answer, inputs: answer,
-    call=_call_labels,
-    tried=_tried_labels,
-    returned_together=(("inputs", "labels"),),
-)
-
-# --- loss ---------------------------------------------------------------------------------------
 
 LARGE = 1024  # exact in every float; e to the power of logits so large is more than a float holds
 NO_TOKEN = -1  # what stands for padding where there is none
@@ -90,14 +55,6 @@ LOSS = PublicExercise(
     tried=_tried_loss,
     batched=False,
 )
-
-# --- the checks ---------------------------------------------------------------------------------
-
-
-def labels(answer: Callable) -> None:
-    """Check the student's `batch_to_labeled_samples`."""
-    require_own(answer)
-    LABELS.check(answer)
 
 
 def loss(answer: Callable) -> None:

@@ -24,6 +24,8 @@ from transformer_lm.repeats import repeated_tokens
 from transformer_lm.tokenizers import Tokenizer
 from transformer_lm.trained import load_trained
 
+__all__ = ["head_claim_ablation", "head_claim_numbers", "head_claim_pattern"]
+
 TEXTS = 128  # sequences to measure on
 AT_ONCE = 32
 SEED = 5  # of the slices that the check takes

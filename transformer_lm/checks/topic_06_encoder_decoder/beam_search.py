@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transformer_lm.checks.exercise import Inputs, PublicExercise, require_own
-from transformer_lm.checks.greedy_decode import CHANGED, NOT_LONG, ReaderOfBoth
 from transformer_lm.checks.report import CheckFailed, kind
+from transformer_lm.checks.topic_06_encoder_decoder.greedy_decode import CHANGED, NOT_LONG, ReaderOfBoth
 from transformer_lm.shapes import describe
 
 NOTHING = -1  # stands after the tokens of a translation that is shorter than max_len

@@ -17,9 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from transformer_lm.checks import sampling_hints as hints
 from transformer_lm.checks.exercise import ONE_SEQUENCE, Inputs, PublicExercise, require_own
-from transformer_lm.checks.language_model import returned_by
 from transformer_lm.checks.randomness import (
     SURPRISE,
     Ask,
@@ -33,6 +31,10 @@ from transformer_lm.checks.randomness import (
     without_seed,
 )
 from transformer_lm.checks.report import CheckFailed, passed
+from transformer_lm.checks.topic_04_language_model import sampling_hints as hints
+from transformer_lm.checks.topic_04_language_model.last_position_bits import returned_by
+
+__all__ = ["sampling"]
 
 VOCABULARY = 7  # a prime number: so the model below tells all tokens apart, at every place
 ROWS, STEPS = 1500, 4  # of sampled tokens whose ranks are counted

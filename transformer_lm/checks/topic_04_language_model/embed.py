@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
-from transformer_lm.checks.classifier import _check_table
 from transformer_lm.checks.exercise import Inputs, PublicExercise, load_parameters, require_own
 from transformer_lm.checks.report import CheckFailed
+from transformer_lm.checks.topic_03_classification.tables import check_table
 from transformer_lm.shapes import describe
 
 OTHER_NAME = "Call the two tables self.tokens and self.positions: the check loads their weights by name."
@@ -40,7 +40,7 @@ def _build(answer: Callable, inputs: Inputs) -> nn.Module:
         expected = f"self.{name} is nn.Embedding({rows}, {hidden})"
         if isinstance(module, nn.Module) and not hasattr(module, name):
             raise CheckFailed(tried, f"there is no self.{name}", expected, OTHER_NAME)
-        _check_table(tried, module, name, rows, hidden)
+        check_table(tried, module, name, rows, hidden)
         if getattr(getattr(module, name, None), "padding_idx", None) is not None:
             raise CheckFailed(tried, f"self.{name} has a padding_idx", expected, PADDING_INDEX)
     weights = {f"{table}.weight": inputs[f"{table}_weight"] for table in ("tokens", "positions")}

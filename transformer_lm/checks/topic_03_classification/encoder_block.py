@@ -8,9 +8,11 @@ from torch import Tensor, nn
 
 from transformer_lm.checks.exercise import Inputs, PublicExercise, load_parameters, on_device
 from transformer_lm.checks.halved import CLOSE, EXPECTED, dropped_shares, is_halved
-from transformer_lm.checks.multi_head_attention import ALMOST_ALL
-from transformer_lm.checks.padded_attention import at_real_tokens, described_batch
 from transformer_lm.checks.report import CheckFailed, described_errors, kind
+from transformer_lm.checks.topic_02_multi_head_attention.multi_head_attention import ALMOST_ALL
+from transformer_lm.checks.topic_03_classification.padded_layers import at_real_tokens, described_batch
+
+__all__ = ["encoder_block", "encoder_block_output"]
 
 NORMS = ("attention_norm", "mlp_norm")
 

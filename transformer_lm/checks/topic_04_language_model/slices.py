@@ -25,6 +25,8 @@ from transformer_lm.checks.randomness import (
 )
 from transformer_lm.checks.report import CheckFailed, passed
 
+__all__ = ["slices"]
+
 DRAWS = 400  # for each start
 SMALLEST_TOKEN = 100  # larger than any position, so that nobody takes one for the other
 

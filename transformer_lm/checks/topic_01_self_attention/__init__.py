@@ -1,0 +1,1 @@
+"""The checks of topic 01: self-attention."""

@@ -1,0 +1,1 @@
+"""The checks of topic 03: classification."""

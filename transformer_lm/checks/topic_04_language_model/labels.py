@@ -1,0 +1,47 @@
+"""Check of topic 04: the token that each position should expect."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from transformer_lm.checks.exercise import Inputs, PublicExercise, require_own
+from transformer_lm.checks.report import CheckFailed, kind
+from transformer_lm.shapes import describe
+
+
+def _tried_labels(inputs: Inputs, output: str) -> str:
+    return f"batch_to_labeled_samples({describe('batch', inputs['batch'], 'b n+1')})"
+
+
+def _call_labels(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
+    """Yield inputs and labels as real numbers, after checking that they hold whole ones."""
+    returned, tried = answer(inputs["batch"]), _tried_labels(inputs, "inputs")
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        hint = "Hand back both: what the model reads, and what it should expect at each position."
+        raise CheckFailed(tried, f"what it returns is {kind(returned)}", "a tuple of 2 values", hint)
+    for output, tokens in zip(LABELS.axes, returned, strict=True):
+        if isinstance(tokens, Tensor):
+            if tokens.dtype != torch.long:
+                hint = "Tokens stay what they are in the batch: whole numbers, of dtype torch.long."
+                raise CheckFailed(tried, f"{output} of dtype {tokens.dtype}", f"{output} of dtype torch.int64", hint)
+            tokens = tokens.to(torch.get_default_dtype())
+        yield tokens
+
+
+LABELS = PublicExercise(
+    id="labels",
+    axes={"inputs": "b n", "labels": "b n"},
+    trains=(),
+    reads=("batch",),
+    build=lambda answer, inputs: answer,
+    call=_call_labels,
+    tried=_tried_labels,
+    returned_together=(("inputs", "labels"),),
+)
+
+
+def labels(answer: Callable) -> None:
+    """Check the student's `batch_to_labeled_samples`."""
+    require_own(answer)
+    LABELS.check(answer)

@@ -1,0 +1,1 @@
+"""The checks of topic 05: attention heatmaps."""

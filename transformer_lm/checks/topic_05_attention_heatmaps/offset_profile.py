@@ -1,0 +1,14 @@
+"""Check of topic 05: what a head gives to each distance, on average."""
+
+from collections.abc import Callable
+
+from transformer_lm.checks.exercise import require_own
+from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import aggregate
+
+OFFSET_PROFILE = aggregate("offset-profile", "profile", "h n")
+
+
+def offset_profile(answer: Callable) -> None:
+    """Check the student's `offset_profile`: the mean weight of each head at each distance."""
+    require_own(answer)
+    OFFSET_PROFILE.check(answer)
