@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from grading.answers import Answer
-from grading.exercises.pattern_score import reference_score
-from grading.exercises.position_null import reference_null
+from grading.exercises.topic_05_attention_heatmaps.pattern_score import reference_score
+from grading.exercises.topic_05_attention_heatmaps.position_null import reference_null
 from grading.judge import failure_told, inputs_after
 from grading.record import Part, Record, ValueRecord
 from transformer_lm.alphabet import Alphabet

@@ -10,6 +10,8 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from transformer_lm.checks.places import PREFIX
+
 CHECKOUT = Path(__file__).parents[1]
 PACKAGES = ("grading", "transformer_lm")
 JUDGE = "grading/judging.py"
@@ -28,8 +30,8 @@ def grading_digest(assignment: str, checkout: Path = CHECKOUT) -> str:
 
 def deciding_files(assignment: str, checkout: Path = CHECKOUT) -> list[Path]:
     """Return the files that decide the points of an assignment, in order."""
-    records = checkout / "grading" / "exercises" / f"{assignment}.py"
-    waiting = [checkout / JUDGE, *checkout.glob(INSIDE), *([records] if records.is_file() else [])]
+    records = (checkout / "grading" / "exercises" / f"{PREFIX}{assignment}").glob("*.py")
+    waiting = [checkout / JUDGE, *checkout.glob(INSIDE), *records]
     found: set[Path] = set()
     while waiting:
         file = waiting.pop()

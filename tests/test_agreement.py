@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from grading.exercises import records
-from grading.exercises.cross_attention import KEPT
-from grading.exercises.experiments import NOT_REPRODUCED
+from grading.exercises.topic_03_classification.experiments import NOT_REPRODUCED
+from grading.exercises.topic_06_encoder_decoder.cross_attention import KEPT
 from grading.prove import SEEDS, Trial, judged, sampled, source_of, trials
 from grading.record import SETUP, FileRecord, Record
 from grading.sandbox import missing_walls

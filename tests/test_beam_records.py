@@ -6,8 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from grading.exercises.beam_search import best_hypothesis, draw, log_probabilities
-from grading.exercises.greedy_decode import likeliest_tokens
+from grading.exercises.topic_06_encoder_decoder.beam_search import best_hypothesis, draw, log_probabilities
+from grading.exercises.topic_06_encoder_decoder.greedy_decode import likeliest_tokens
 from transformer_lm.checks.topic_06_encoder_decoder.beam_search import SEARCHES
 
 SIZES = {"m": 7, "v": 2}  # of v + 3 = 5 tokens there are few enough rows to try them all

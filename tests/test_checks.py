@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from grading.exercises import records, value_records
-from grading.exercises.pooled import BEHAVIOURS
+from grading.exercises.topic_03_classification.pools import BEHAVIOURS
 from transformer_lm import checks, decoding, head_scores, lm, modeling_lm, patterns, recording, sampling, translation
 from transformer_lm.alphabet import Alphabet
 from transformer_lm.attention import (

@@ -165,9 +165,9 @@ def sources(tmp_path) -> Path:
         ("grading/form.py", {"01_self_attention", "02_multi_head_attention"}),
         ("grading/inside/answering.py", set(topics())),
         ("transformer_lm/checks/diagnosis.py", set(topics())),
-        ("transformer_lm/checks/labels_and_loss.py", {"04_language_model"}),
-        ("grading/exercises/labels.py", {"04_language_model"}),
-        ("grading/exercises/06_encoder_decoder.py", {"06_encoder_decoder"}),
+        ("transformer_lm/checks/topic_04_language_model/labels.py", {"04_language_model"}),
+        ("grading/exercises/topic_04_language_model/labels.py", {"04_language_model"}),
+        ("grading/exercises/topic_06_encoder_decoder/__init__.py", {"06_encoder_decoder"}),
         ("grading/report.py", set()),
         ("grading/feedback_page.py", set()),
         ("transformer_lm/head_figures.py", set()),
@@ -184,8 +184,9 @@ def test_a_change_touches_the_assignments_that_it_can_give_other_points(sources,
 def test_every_module_that_judges_an_assignment_is_in_its_digest():
     """Python itself tells which modules of ours it has loaded for the judge and the records of an assignment."""
     code = (
-        "import sys, importlib; from grading import judging\n"
-        "importlib.import_module(f'grading.exercises.{sys.argv[1]}')\n"
+        "import sys; from grading import judging; from pathlib import Path; from importlib import import_module\n"
+        "folder = f'grading.exercises.topic_{sys.argv[1]}'\n"
+        "for path in Path(*folder.split('.')).glob('*.py'): import_module(f'{folder}.{path.stem}')\n"
         "print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('grading.')), sep='\\n')"
     )
     for topic in topics():

@@ -8,7 +8,8 @@ import pytest
 
 from grading import experiments
 from grading.exercises import records
-from grading.exercises.experiments import FULL, SIMPLE
+from grading.exercises.topic_03_classification.full_experiment import FULL
+from grading.exercises.topic_03_classification.simple_experiment import SIMPLE
 from grading.experiments import LEARNED, TRIES, accuracy
 from transformer_lm import checks
 from transformer_lm.checks import CheckFailed

@@ -10,7 +10,17 @@ from repetition import first_of
 
 from grading import heads
 from grading.exercises import records
-from grading.exercises.find_heads import EDGES, FIRST, HEADS, LONGER, OTHER, _margin, _on_edge, _tables, draw
+from grading.exercises.topic_05_attention_heatmaps.find_heads import (
+    EDGES,
+    FIRST,
+    HEADS,
+    LONGER,
+    OTHER,
+    _margin,
+    _on_edge,
+    _tables,
+    draw,
+)
 from grading.heads import CLEAR, EXACT, EXCESS, SCORE, Heads, Outcome, decisions
 from transformer_lm import checks, head_scores, planted
 from transformer_lm.checks import CheckFailed

@@ -8,7 +8,14 @@ from repetition import first_of
 
 from grading import heads
 from grading.exercises import records
-from grading.exercises.head_claim import EVERYTHING, OTHERS, OVERALL, QUALIFY, SPACES, SPACES_LOSS
+from grading.exercises.topic_05_attention_heatmaps.head_claim import (
+    EVERYTHING,
+    OTHERS,
+    OVERALL,
+    QUALIFY,
+    SPACES,
+    SPACES_LOSS,
+)
 from transformer_lm import checks
 from transformer_lm.ablation import LossChange, ablate_heads
 from transformer_lm.alphabet import Alphabet

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from grading.exercises.next_probabilities import NEXT_PROBABILITIES_RECORD
-from grading.exercises.sampling import SAMPLING_RECORD, chances, choice, draw_choices, examine
-from grading.exercises.slices import SLICES_RECORD
+from grading.exercises.topic_04_language_model.next_probabilities import NEXT_PROBABILITIES_RECORD
+from grading.exercises.topic_04_language_model.sampling import SAMPLING_RECORD, chances, choice, draw_choices, examine
+from grading.exercises.topic_04_language_model.slices import SLICES_RECORD
 from grading.judge import values
 from grading.mistakes import ERROR
 from grading.randomness import drawn

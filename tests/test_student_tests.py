@@ -6,7 +6,7 @@ import torch
 from grading import answers, student_tests
 from grading.answers import Cell
 from grading.exercises import records
-from grading.exercises.student_test import MODEL_ANSWER
+from grading.exercises.topic_02_multi_head_attention.student_test import MODEL_ANSWER
 from grading.judge import judge
 from grading.record import SETUP
 from grading.sandbox import missing_walls

@@ -1,17 +1,37 @@
-"""The exercises of the course, a module for each topic."""
+"""The exercises of the course, found by their place: `topic_NN_name/exercise_id.py` holds the record of one."""
 
 import functools
-from importlib import import_module
-from pathlib import Path
+from types import ModuleType
 
 from grading.record import Record, ValueRecord
+from transformer_lm.checks.places import modules_by_topic
+from transformer_lm.outlines import assignments, load_outline
 
 
 @functools.cache
 def topics() -> dict[str, tuple[Record, ...]]:
-    """Return the records of each topic by its name, such as `01_self_attention`, in the order of the course."""
-    names = sorted(file.stem for file in Path(__file__).parent.glob("[0-9]*.py"))
-    return {name: import_module(f"{__name__}.{name}").RECORDS for name in names}
+    """Return the records of each topic by its name, such as `01_self_attention`, in the order of the course.
+
+    Within a topic, this is the order of the cells in the released assignment. What is not released yet comes last.
+    """
+    found = {}
+    for topic, modules in modules_by_topic(__name__).items():
+        cells = [cell.name for cell in load_outline(topic).cells] if topic in assignments() else []
+        records = [record for record in map(_record_in, modules) if record]
+        found[topic] = tuple(sorted(records, key=functools.partial(_place_in, cells)))
+    return found
+
+
+def _place_in(cells: list[str], record: Record) -> int:
+    """Return where the first check of an exercise stands among the cells of an assignment; after them, if nowhere."""
+    return min((cells.index(part.name) for part in record.parts if part.name in cells), default=len(cells))
+
+
+def _record_in(module: ModuleType) -> Record | None:
+    """Return the record of the exercise that a module is named after; none if it holds what several exercises share."""
+    exercise = module.__name__.rpartition(".")[2].replace("_", "-")
+    found = (value for value in vars(module).values() if isinstance(value, Record) and value.id == exercise)
+    return next(found, None)
 
 
 @functools.cache

@@ -9,8 +9,13 @@ import torch
 from numpy.typing import NDArray
 
 from grading.answers import Answer
-from grading.exercises import decoder_block
-from grading.exercises.decoder_block import linear, normalised, thought, with_even_positions
+from grading.exercises.topic_02_multi_head_attention import decoder_block
+from grading.exercises.topic_02_multi_head_attention.decoder_block import (
+    linear,
+    normalised,
+    thought,
+    with_even_positions,
+)
 from grading.judge import Tolerances, as_given, failure_told, part_values, right, values
 from grading.mistakes import IN_PLACE, in_a_plain_list, misbehaviours, no_epsilon, only_in_training
 from grading.padding import draw_batch, is_right

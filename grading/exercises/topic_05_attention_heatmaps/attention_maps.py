@@ -5,8 +5,8 @@ import random
 
 import numpy as np
 
-from grading.exercises.decoder_block import linear, normalised, thought
-from grading.exercises.offset_profile import CHANGED
+from grading.exercises.topic_02_multi_head_attention.decoder_block import linear, normalised, thought
+from grading.exercises.topic_05_attention_heatmaps.offset_profile import CHANGED
 from grading.judge import values
 from grading.mistakes import ERROR, WRAPPER, misbehaviours
 from grading.properties import SEQUENCES_APART, Ask, Property, input_matters, rows_sum_to_one

@@ -1,4 +1,4 @@
-"""Three exercises of topic 03 about one function: one vector for each sequence, from its real tokens alone."""
+"""What three exercises about one function share: one vector for each sequence, from its real tokens alone."""
 
 import random
 
@@ -10,9 +10,6 @@ from grading.mistakes import CUT, misbehaviours
 from grading.properties import SEQUENCES_APART, input_matters
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.exercise import ONE_SEQUENCE, OTHER_SIZES, SIZE_ONE, PublicExercise
-from transformer_lm.checks.topic_03_classification.max_pool import MAX_POOL
-from transformer_lm.checks.topic_03_classification.mean_pool import MEAN_POOL
-from transformer_lm.checks.topic_03_classification.select_pool import SELECT_POOL
 
 
 def draw_visible(rng: random.Random, b: int, n: int) -> NDArray[np.bool_]:
@@ -402,10 +399,3 @@ def pool_record(public: PublicExercise, title: str) -> ValueRecord:
         misbehaving=(*BEHAVIOURS, *(wrong(how, *mistake) for mistake in MISBEHAVING[how])),
         right=RIGHT | {"alone": alone(how)},
     )
-
-
-POOL_RECORDS = (
-    pool_record(MEAN_POOL, "The mean of real tokens"),
-    pool_record(MAX_POOL, "The maximum of real tokens"),
-    pool_record(SELECT_POOL, "The first token"),
-)

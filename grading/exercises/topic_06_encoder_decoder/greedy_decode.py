@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from grading.exercises.offset_profile import VIEWED
+from grading.exercises.topic_05_attention_heatmaps.offset_profile import VIEWED
 from grading.judge import values
 from grading.mistakes import ERROR, misbehaviours
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited

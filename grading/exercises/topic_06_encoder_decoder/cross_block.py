@@ -6,8 +6,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from grading.exercises.cross_attention import KEPT, right_for_other_masks
-from grading.exercises.decoder_block import linear, normalised, thought, with_even_positions
+from grading.exercises.topic_02_multi_head_attention.decoder_block import (
+    linear,
+    normalised,
+    thought,
+    with_even_positions,
+)
+from grading.exercises.topic_06_encoder_decoder.cross_attention import KEPT, right_for_other_masks
 from grading.judge import values
 from grading.mistakes import ERROR, IN_PLACE, in_a_plain_list, misbehaviours, no_epsilon, only_in_training
 from grading.padding import draw_batch

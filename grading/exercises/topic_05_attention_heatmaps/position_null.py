@@ -5,8 +5,8 @@ import random
 import numpy as np
 from numpy.typing import NDArray
 
-from grading.exercises.attention_maps import nothing_ahead
-from grading.exercises.offset_profile import (
+from grading.exercises.topic_05_attention_heatmaps.attention_maps import nothing_ahead
+from grading.exercises.topic_05_attention_heatmaps.offset_profile import (
     FIRST,
     LONGER,
     OTHER,

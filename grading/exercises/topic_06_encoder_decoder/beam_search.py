@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from grading.exercises.greedy_decode import PERIOD, ROWS, drawn_places, row_of_scores, shuffled
+from grading.exercises.topic_06_encoder_decoder.greedy_decode import PERIOD, ROWS, drawn_places, row_of_scores, shuffled
 from grading.judge import values
 from grading.mistakes import ERROR
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited

@@ -5,7 +5,7 @@ import random
 import numpy as np
 from numpy.typing import NDArray
 
-from grading.exercises.pooled import draw_visible
+from grading.exercises.topic_03_classification.pools import draw_visible
 from grading.judge import values
 from grading.mistakes import ERROR, misbehaviours, only_in_training
 from grading.properties import Ask, Property

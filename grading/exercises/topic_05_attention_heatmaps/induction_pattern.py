@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from grading.exercises.offset_profile import CHANGED
+from grading.exercises.topic_05_attention_heatmaps.offset_profile import CHANGED
 from grading.judge import values
 from grading.mistakes import ERROR, misbehaviours
 from grading.properties import SEQUENCES_APART, input_matters

@@ -5,7 +5,14 @@ import random
 import numpy as np
 from numpy.typing import NDArray
 
-from grading.exercises.offset_profile import CHANGED, FIRST, LONGER, OTHER, aggregate_misbehaviours, causal_weights
+from grading.exercises.topic_05_attention_heatmaps.offset_profile import (
+    CHANGED,
+    FIRST,
+    LONGER,
+    OTHER,
+    aggregate_misbehaviours,
+    causal_weights,
+)
 from grading.judge import values
 from grading.mistakes import ERROR
 from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited

@@ -48,7 +48,7 @@ def trained() -> tuple[TransformerLM, Corpus]:
 START = """\
 import copy
 
-from grading.exercises.training_run import trained
+from grading.exercises.topic_04_language_model.training_run import trained
 from transformer_lm.checkpoints import save_model
 from transformer_lm.modeling_lm import LMConfig, TransformerLM
 from transformer_lm.tokenizers import ByteTokenizer, CharTokenizer

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from grading.exercises.cross_attention import KEPT, right_for_other_masks
+from grading.exercises.topic_06_encoder_decoder.cross_attention import KEPT, right_for_other_masks
 from grading.judge import values
 from grading.mistakes import ERROR, misbehaviours
 from grading.properties import SEQUENCES_APART, input_matters

@@ -1,50 +1,8 @@
-"""Exercises of topic 03: reports of experiments, honest ones and others."""
+"""What the exercises about experiments share: the mistakes that a report can hold."""
 
 from grading.experiments import reproduced
 from grading.record import Part, Record, WrongAnswer, edited
 from transformer_lm.checks.experiment import ExperimentExercise
-from transformer_lm.checks.topic_03_classification.full_experiment import FULL_EXPERIMENT
-from transformer_lm.checks.topic_03_classification.simple_experiment import SIMPLE_EXPERIMENT
-
-SIMPLE = """\
-simple_experiment = {
-    "synth": {
-        "hidden": 8,
-        "learning_rate": 0.03,
-        "batch_tokens": 192,
-        "epochs": 3,
-        "accuracies": [0.75, 0.75, 0.75, 0.75, 0.75],
-    },
-    "xor": {
-        "hidden": 4,
-        "learning_rate": 0.03,
-        "batch_tokens": 32,
-        "epochs": 15,
-        "accuracies": [0.75, 0.75, 0.75, 0.75, 0.5],
-    },
-}
-"""
-
-FULL = """\
-full_experiment = {
-    "synth": {
-        "hidden": 16,
-        "num_heads": 4,
-        "learning_rate": 0.01,
-        "batch_tokens": 192,
-        "epochs": 3,
-        "accuracies": [1.0, 1.0, 1.0, 1.0, 1.0],
-    },
-    "xor": {
-        "hidden": 32,
-        "num_heads": 8,
-        "learning_rate": 0.01,
-        "batch_tokens": 32,
-        "epochs": 15,
-        "accuracies": [1.0, 1.0, 0.75, 1.0, 1.0],
-    },
-}
-"""
 
 IMPOSSIBLE = "That is more than this model can reach here."
 TUNE = "More is possible: tune the settings."
@@ -105,7 +63,10 @@ def _rate(answer: str, rate: str) -> tuple[str, str]:
     return line + rest, f'"learning_rate": {rate},{rest}'
 
 
-def _record(public: ExperimentExercise, title: str, answer: str, wrong: tuple, right: dict[str, str]) -> Record:
+def experiment_record(
+    public: ExperimentExercise, title: str, answer: str, wrong: tuple, right: dict[str, str]
+) -> Record:
+    """Return the record of an exercise about an experiment."""
     return Record(
         public=public,
         title=title,
@@ -115,56 +76,3 @@ def _record(public: ExperimentExercise, title: str, answer: str, wrong: tuple, r
         misbehaving=wrong,
         right=right,
     )
-
-
-SIMPLE_EXPERIMENT_RECORD = _record(
-    SIMPLE_EXPERIMENT,
-    "How far simple self-attention gets",
-    SIMPLE,
-    (
-        *mistakes("simple_experiment", SIMPLE, "[0.75, 0.75, 0.75, 0.75, 0.75]", "[0.75, 0.75, 0.75, 0.75, 0.5]"),
-        edited("synth-solved", IMPOSSIBLE, SIMPLE, ("[0.75, 0.75, 0.75, 0.75, 0.75]", "[1.0, 1.0, 1.0, 1.0, 1.0]")),
-        edited("xor-solved", IMPOSSIBLE, SIMPLE, ("[0.75, 0.75, 0.75, 0.75, 0.5]", "[0.75, 0.75, 0.75, 0.75, 1.0]")),
-    ),
-    {
-        "wider": SIMPLE.replace('"hidden": 8', '"hidden": 12'),
-        "by-steps": SIMPLE.replace('"hidden": 4', '"hidden": 3').replace("0.75, 0.5]", "0.5, 0.5]"),
-        "tuples": SIMPLE.replace("[", "(").replace("]", ")"),
-        "arrays": "import numpy as np\n" + SIMPLE.replace("[", "np.array([").replace("]", "])"),
-        "slow": SIMPLE.replace(
-            '"hidden": 4,\n        "learning_rate": 0.03', '"hidden": 2,\n        "learning_rate": 0.003'
-        ),
-        "numbers-of-numpy": "import numpy as np\n"
-        + SIMPLE.replace("[0.75, 0.75, 0.75, 0.75, 0.75]", "list(np.full(5, 0.75))"),
-        "numbers-of-torch": SIMPLE.replace("0.5]", "torch.tensor(0.5)]").replace(
-            '"hidden": 8', '"hidden": torch.tensor(8)'
-        ),
-        "built-up": SIMPLE
-        + "simple_experiment = dict(simple_experiment, xor={**simple_experiment['xor'], 'epochs': 20})\n",
-    },
-)
-
-FULL_EXPERIMENT_RECORD = _record(
-    FULL_EXPERIMENT,
-    "What full self-attention adds",
-    FULL,
-    (
-        *mistakes("full_experiment", FULL, "[1.0, 1.0, 1.0, 1.0, 1.0]", "[1.0, 1.0, 0.75, 1.0, 1.0]"),
-        edited("one-head", NOT_REPRODUCED, FULL, ('"num_heads": 8', '"num_heads": 1')),
-        edited(
-            "heads-that-do-not-fit",
-            "Each head is hidden // num_heads wide.",
-            FULL,
-            ('"num_heads": 8', '"num_heads": 7'),
-        ),
-        edited("no-heads", SETTINGS, FULL, ('        "num_heads": 8,\n', "")),
-    ),
-    {
-        "two-heads": FULL.replace('"num_heads": 4', '"num_heads": 2'),
-        "narrower": FULL.replace('"hidden": 32', '"hidden": 16')
-        .replace('"num_heads": 8', '"num_heads": 4')
-        .replace("15", "20"),
-        "tuples": FULL.replace("[", "(").replace("]", ")"),
-        "almost": FULL.replace("[1.0, 1.0, 1.0, 1.0, 1.0]", "[0.9975, 0.99, 1, 0.5, 1]"),
-    },
-)

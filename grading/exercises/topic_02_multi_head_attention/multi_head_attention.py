@@ -9,13 +9,6 @@ import torch
 from numpy.typing import NDArray
 
 from grading.answers import Answer
-from grading.exercises.causal_attention import (
-    CAUSAL_MASK_RECORD,
-    MASKED_SELF_ATTENTION_RECORD,
-    MULTI_HEAD_ATTENTION_LAYER_RECORD,
-)
-from grading.exercises.decoder_block import DECODER_BLOCK_RECORD
-from grading.exercises.student_test import STUDENT_TEST_RECORD
 from grading.form import shape_comments, style
 from grading.judge import Tolerances, failure_told, of_the_right_shape, part_values, right, values
 from grading.mistakes import (
@@ -694,49 +687,42 @@ RIGHT_FORWARDS = {
 """,
 }
 
-RECORDS = (
-    STUDENT_TEST_RECORD,
-    CAUSAL_MASK_RECORD,
-    MASKED_SELF_ATTENTION_RECORD,
-    MULTI_HEAD_ATTENTION_LAYER_RECORD,
-    ValueRecord(
-        public=MULTI_HEAD_ATTENTION,
-        title="Several heads, with and without a causal mask",
-        defines="MultiHeadSelfAttention",
-        parts=(
-            Part(SCORES, 3, part_values(scores_are_right, weights_in_any_layout)),
-            Part(MASK, 1, part_values(mask_is_right, weights_in_any_layout)),
-            Part(MIXING, 2, mixing),
-            Part(SHAPES, 0, shape_comments),
-            Part(STYLE, 0, style, runs=False),
-        ),
-        hides=(
-            "modeling_attention.MultiHeadSelfAttention",
-            "modeling_attention.CausalSelfAttention",
-        ),
-        properties=(
-            SEQUENCES_APART,
-            input_matters("output", "weights", "output_causal", "weights_causal"),
-            rows_sum_to_one("weights", "weights_causal"),
-            ignores_the_future("output_causal"),
-        ),
-        first_sizes={"b": 2, "n": 7, "input_size": 11, "num_heads": 3, "head_size": 5},
-        other_length={"b": 4, "n": 17},
-        other_sizes={
-            "b": 8,
-            "n": 9,
-            "input_size": 10,
-            "num_heads": 4,
-            "head_size": 6,
-            "magnitude": 7,  # the largest visible score of some query is below -100, and of no query below -1,000
-        },
-        ones=("n", "num_heads"),
-        draw=draw,
-        reference=reference,
-        model_answer=MODEL_ANSWER,
-        wrong=WRONG,
-        misbehaving=MISBEHAVING,
-        right={name: INIT + forward for name, forward in RIGHT_FORWARDS.items()},
+MULTI_HEAD_ATTENTION_RECORD = ValueRecord(
+    public=MULTI_HEAD_ATTENTION,
+    title="Several heads, with and without a causal mask",
+    defines="MultiHeadSelfAttention",
+    parts=(
+        Part(SCORES, 3, part_values(scores_are_right, weights_in_any_layout)),
+        Part(MASK, 1, part_values(mask_is_right, weights_in_any_layout)),
+        Part(MIXING, 2, mixing),
+        Part(SHAPES, 0, shape_comments),
+        Part(STYLE, 0, style, runs=False),
     ),
-    DECODER_BLOCK_RECORD,
+    hides=(
+        "modeling_attention.MultiHeadSelfAttention",
+        "modeling_attention.CausalSelfAttention",
+    ),
+    properties=(
+        SEQUENCES_APART,
+        input_matters("output", "weights", "output_causal", "weights_causal"),
+        rows_sum_to_one("weights", "weights_causal"),
+        ignores_the_future("output_causal"),
+    ),
+    first_sizes={"b": 2, "n": 7, "input_size": 11, "num_heads": 3, "head_size": 5},
+    other_length={"b": 4, "n": 17},
+    other_sizes={
+        "b": 8,
+        "n": 9,
+        "input_size": 10,
+        "num_heads": 4,
+        "head_size": 6,
+        "magnitude": 7,  # the largest visible score of some query is below -100, and of no query below -1,000
+    },
+    ones=("n", "num_heads"),
+    draw=draw,
+    reference=reference,
+    model_answer=MODEL_ANSWER,
+    wrong=WRONG,
+    misbehaving=MISBEHAVING,
+    right={name: INIT + forward for name, forward in RIGHT_FORWARDS.items()},
 )

@@ -4,8 +4,8 @@ import random
 
 import numpy as np
 
-from grading.exercises.decoder_block import linear, normalised
-from grading.exercises.sequence_classifier import SEQUENCES_APART
+from grading.exercises.topic_02_multi_head_attention.decoder_block import linear, normalised
+from grading.exercises.topic_03_classification.sequence_classifier import SEQUENCES_APART
 from grading.judge import values
 from grading.mistakes import ERROR, IN_PLACE, loses_a_length_of_one, misbehaviours, no_epsilon, only_in_training
 from grading.properties import Ask, Property, same

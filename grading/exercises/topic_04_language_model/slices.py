@@ -3,9 +3,9 @@
 from grading.mistakes import ERROR
 from grading.randomness import drawn
 from grading.record import Part, Record, WrongAnswer, edited
-from transformer_lm.checks.topic_04_language_model import slices as hints
 from transformer_lm.checks.exercise import NOT_YOURS, ONE_SEQUENCE
 from transformer_lm.checks.randomness import FIXED_SEED, NOT_LONG, NOT_TORCH
+from transformer_lm.checks.topic_04_language_model import slices as hints
 from transformer_lm.checks.topic_04_language_model.slices import SLICES, examine_slices
 
 MODEL_ANSWER = """\

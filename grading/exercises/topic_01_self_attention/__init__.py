@@ -1,0 +1,1 @@
+"""The exercises of topic 01: self-attention."""

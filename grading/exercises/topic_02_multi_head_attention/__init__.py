@@ -1,0 +1,1 @@
+"""The exercises of topic 02: multi-head attention."""

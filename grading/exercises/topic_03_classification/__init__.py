@@ -1,0 +1,1 @@
+"""The exercises of topic 03: classification."""

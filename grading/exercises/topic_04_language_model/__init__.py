@@ -1,0 +1,1 @@
+"""The exercises of topic 04: a language model."""

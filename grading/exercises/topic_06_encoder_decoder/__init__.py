@@ -1,0 +1,1 @@
+"""The exercises of topic 06: an encoder and a decoder."""
