@@ -74,10 +74,8 @@ class Record:
     """What holds for every exercise.
 
     `defines` is the name that the student's cell must define; `parts` are what gets points. `cell` is the grade_id of
-    the cell that answers it, if that is not its id: several exercises may share one. `hides` names what the package
-    holds of the answer, such as `attention.kqv`: it is left out as long as the exercise is open. `guards` names what
-    the package itself needs while the exercise is open, to train a model: it is sealed in the students' zip as long as
-    the topic is open, and left out before that topic and where answers are judged.
+    the cell that answers it, if that is not its id: several exercises may share one. What the package holds of the
+    answer is marked there, see transformer_lm/answers.py.
 
     `wrong` answers compute wrong numbers, and are told by them; `misbehaving` ones are wrong in another way.
     """
@@ -91,8 +89,6 @@ class Record:
     right: dict[str, str]
     wrong: tuple[WrongAnswer, ...] = ()
     cell: str = ""
-    hides: tuple[str, ...] = ()
-    guards: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:

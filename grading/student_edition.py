@@ -1,6 +1,7 @@
 """The package as students get it while exercises are open: their answers are gone, the rest is the same to the byte."""
 
 import ast
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -46,6 +47,25 @@ def write_student_edition(folder: Path, hidden: Mapping[str, str], sealed: Mappi
         (edition / file).parent.mkdir(parents=True, exist_ok=True)
         (edition / file).write_bytes(content)
     return edition
+
+
+@functools.cache
+def marked_answers(mark: str) -> dict[str, tuple[str, ...]]:
+    """Return what has a mark of transformer_lm/answers.py, as `module.name`, with the exercises that it answers."""
+    files = [path for path in sorted(PACKAGE.rglob("*.py")) if f"@{mark}".encode() in path.read_bytes()]
+    modules = {".".join(_module(file.relative_to(PACKAGE))): ast.parse(file.read_bytes()) for file in files}
+    return {name: exercises for module, tree in modules.items() for name, exercises in _marked(tree, module, mark)}
+
+
+def _marked(scope: ast.AST, scope_name: str, mark: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield what has a mark in a module, or in a class or an `if` of it, with the arguments of the mark."""
+    for node in ast.iter_child_nodes(scope):
+        name = f"{scope_name}.{getattr(node, 'name', '')}".rstrip(".")
+        for decorator in getattr(node, "decorator_list", ()):
+            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == mark:
+                yield name, tuple(map(ast.literal_eval, decorator.args))
+        if not isinstance(node, Function):
+            yield from _marked(node, name, mark)
 
 
 def _module(file: Path) -> list[str]:

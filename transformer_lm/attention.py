@@ -15,9 +15,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from transformer_lm.answers import hidden_while_open
 from transformer_lm.shapes import ShapeError, describe, match_axes
 
 
+@hidden_while_open("kqv")
 def create_kqv_parameters(input_size: int, hidden: int, device: torch.device | None = None) -> nn.Linear:
     """Return one linear layer that makes the key, query and value of a position, each `hidden` wide.
 
@@ -26,6 +28,7 @@ def create_kqv_parameters(input_size: int, hidden: int, device: torch.device | N
     return nn.Linear(input_size, 3 * hidden, device=device)
 
 
+@hidden_while_open("kqv")
 def kqv(x: Tensor, kqv_parameters: nn.Linear) -> tuple[Tensor, Tensor, Tensor]:
     """Return the keys, queries and values of every position, from one matrix product.
 
@@ -42,6 +45,7 @@ def kqv(x: Tensor, kqv_parameters: nn.Linear) -> tuple[Tensor, Tensor, Tensor]:
     return keys, queries, values
 
 
+@hidden_while_open("attention-scores")
 def attention_scores(queries: Tensor, keys: Tensor) -> Tensor:
     """Return how well each query matches each key: their dot product over the root of their width.
 
@@ -56,6 +60,7 @@ def attention_scores(queries: Tensor, keys: Tensor) -> Tensor:
     return queries @ keys.transpose(1, 2) / math.sqrt(sizes["dh"])
 
 
+@hidden_while_open("causal-mask")
 def create_causal_mask(max_len: int, device: torch.device | None = None) -> Tensor:
     """Return the mask that lets each position read itself and the positions before it.
 
@@ -67,6 +72,7 @@ def create_causal_mask(max_len: int, device: torch.device | None = None) -> Tens
     return torch.ones(1, max_len, max_len, dtype=torch.bool, device=device).tril()
 
 
+@hidden_while_open("masked-self-attention")
 def attention_weights(scores: Tensor, visible: Tensor | None = None) -> Tensor:
     """Return the share of its attention that each query gives to each key: the softmax of its row.
 
@@ -85,6 +91,7 @@ def attention_weights(scores: Tensor, visible: Tensor | None = None) -> Tensor:
     return scores.softmax(dim=-1)
 
 
+@hidden_while_open("masked-self-attention")
 def _corner(visible: Tensor, scores: Tensor) -> Tensor:
     """Return the part of a mask that covers these scores; a view, nothing is copied."""
     b, i, j = scores.shape
@@ -124,6 +131,7 @@ def check_mask(visible: Tensor) -> None:
         )
 
 
+@hidden_while_open("masked-self-attention")
 def self_attention(values: Tensor, scores: Tensor, visible: Tensor | None = None) -> Tensor:
     """Return for each query the average of the values it may see, weighted by its scores.
 
@@ -139,6 +147,7 @@ def self_attention(values: Tensor, scores: Tensor, visible: Tensor | None = None
     return attention_weights(scores, visible) @ values
 
 
+@hidden_while_open("multi-head-attention-layer")
 def self_attention_layer(x: Tensor, kqv_parameters: nn.Linear, visible: Tensor | None = None) -> Tensor:
     """Return one attention head applied to x.
 
@@ -151,6 +160,7 @@ def self_attention_layer(x: Tensor, kqv_parameters: nn.Linear, visible: Tensor |
     return self_attention(values, attention_scores(queries, keys), visible)
 
 
+@hidden_while_open("multi-head-attention-layer")
 def multi_head_attention_layer(x: Tensor, kqv_parameters: Sequence[nn.Linear], visible: Tensor | None = None) -> Tensor:
     """Return several attention heads applied to x, side by side: head 0 fills the first features.
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from transformer_lm.answers import sealed_while_open
 from transformer_lm.batching import padded
 from transformer_lm.lm import evaluating
 from transformer_lm.pair_tokenizers import END, PAD, START, PairTokenizer
@@ -50,6 +51,7 @@ class _Reader:
         return self.model(state.source, state.target)[:, -1]
 
 
+@sealed_while_open("greedy-decode")
 def greedy_decode(
     model: nn.Module,
     source: Tensor,
@@ -68,6 +70,7 @@ def greedy_decode(
     return _decoded(model, source, lambda scores: scores.argmax(dim=-1), start, end, pad, max_len, cached)
 
 
+@sealed_while_open("greedy-decode")
 def sample_decode(
     model: nn.Module,
     source: Tensor,
@@ -97,6 +100,7 @@ def sample_decode(
     return _decoded(model, source, drawn, START, END, PAD, max_len, cached)
 
 
+@sealed_while_open("greedy-decode")
 @torch.no_grad()
 def _decoded(
     model: nn.Module,
@@ -124,6 +128,7 @@ def _decoded(
     return torch.stack(found, dim=1)
 
 
+@sealed_while_open("beam-search")
 @torch.no_grad()
 def beam_search(
     model: nn.Module,
@@ -186,6 +191,7 @@ def _limit(model: nn.Module, max_len: int) -> int:
     return min(max_len, getattr(getattr(model, "config", None), "max_len", max_len))
 
 
+@sealed_while_open("greedy-decode")
 def translated(
     model: nn.Module, tokenizer: PairTokenizer, sentences: Sequence[str], beams: int = 1, **options: object
 ) -> list[str]:

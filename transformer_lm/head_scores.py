@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from tqdm.auto import tqdm
 
 from transformer_lm.alphabet import CLASSES, Alphabet
+from transformer_lm.answers import sealed_while_open
 from transformer_lm.patterns import PATTERNS, Pattern
 from transformer_lm.recording import record_attention
 from transformer_lm.repeats import repeated_tokens
@@ -56,6 +57,7 @@ class PatternScore:
         return chance if by_place else torch.maximum(chance, self.null)
 
 
+@sealed_while_open("class-mass")
 @dataclass(frozen=True)
 class Measured:
     """What was measured of every head.
@@ -134,6 +136,7 @@ def is_about_place(name: str) -> bool:
     return name in BY_PLACE or name.startswith("offset")
 
 
+@sealed_while_open("offset-profile")
 def measure_heads(
     model: nn.Module, batches: Iterable[Tensor], tokenizer: Tokenizer, seed: int = 0, progress: bool = True
 ) -> Measured:
@@ -162,6 +165,7 @@ def measure_heads(
     return measured
 
 
+@sealed_while_open("offset-profile")
 class HeadSums:
     """Sums over the attention of many texts of one length, from which `measured` makes means."""
 
@@ -228,6 +232,7 @@ class HeadSums:
         self._sums[name] = self._sums.get(name, 0) + more
 
 
+@sealed_while_open("pattern-score")
 class _PatternSums:
     """What one pattern gets from every head, and where its keys are."""
 
@@ -257,6 +262,7 @@ class _PatternSums:
         )
 
 
+@sealed_while_open("position-null")
 def by_distance(profile: Tensor) -> Tensor:
     """Return the weights of a head that gives to each distance what a profile says, its rows made to sum to 1.
 

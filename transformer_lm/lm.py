@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transformer_lm.answers import sealed_while_open
 from transformer_lm.shapes import match_axes
 
 
+@sealed_while_open("labels")
 def batch_to_labeled_samples(batch: Tensor) -> tuple[Tensor, Tensor]:
     """Return what a model reads and, for each position, the token that it should expect next.
 
@@ -31,6 +33,7 @@ def batch_to_labeled_samples(batch: Tensor) -> tuple[Tensor, Tensor]:
 batch_to_labeld_samples = batch_to_labeled_samples  # the name that a well-known homework gives it
 
 
+@sealed_while_open("loss")
 def compute_loss(logits: Tensor, labels: Tensor, pad: int | None = None) -> Tensor:
     """Return -ln p(label), averaged over all labels, or over those that are not `pad`.
 
@@ -44,6 +47,7 @@ def compute_loss(logits: Tensor, labels: Tensor, pad: int | None = None) -> Tens
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), **ignored)
 
 
+@sealed_while_open("slices")
 def random_slices(tokens: Tensor, b: int, n: int, generator: torch.Generator | None = None) -> Tensor:
     """Return b slices of n tokens each, from random places of a text.
 
@@ -58,6 +62,7 @@ def random_slices(tokens: Tensor, b: int, n: int, generator: torch.Generator | N
     return tokens[starts + torch.arange(n)].long()
 
 
+@sealed_while_open("slices")
 def all_slices(tokens: Tensor, n: int, b: int = 256) -> Iterator[Tensor]:
     """Yield every slice of n tokens of a text, in batches of up to b: they overlap in all but one token.
 
@@ -68,6 +73,7 @@ def all_slices(tokens: Tensor, n: int, b: int = 256) -> Iterator[Tensor]:
         yield batch.long()
 
 
+@sealed_while_open("last-position-bits")
 @torch.no_grad()
 def loss_per_token(model: nn.Module, tokens: Tensor, n: int, b: int = 64) -> float:
     """Return the mean loss over a text in nats per token, cut into windows of n tokens that do not overlap.
@@ -89,6 +95,7 @@ def loss_per_token(model: nn.Module, tokens: Tensor, n: int, b: int = 64) -> flo
     return total / windows
 
 
+@sealed_while_open("last-position-bits")
 @torch.no_grad()
 def last_position_bits(model: nn.Module, batches: Iterable[Tensor]) -> float:
     """Return -log2 p of the last token of each slice, given all others, on average: where the model knows most.
@@ -112,6 +119,7 @@ def last_position_bits(model: nn.Module, batches: Iterable[Tensor]) -> float:
     return bits / count
 
 
+@sealed_while_open("last-position-bits")
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[torch.device]:
     """Put a model into eval mode, then back into the mode it was in; gives the device of its weights."""

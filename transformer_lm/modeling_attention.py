@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transformer_lm.answers import hidden_while_open, sealed_while_open
 from transformer_lm.attention import (
     attention_scores,
     attention_weights,
@@ -25,6 +26,7 @@ from transformer_lm.attention import (
 from transformer_lm.shapes import ShapeError, describe, match_axes
 
 
+@hidden_while_open("attention-scores", "simple-attention")
 class SimpleSelfAttention(nn.Module):
     """Self-attention with nothing to learn: each position is its own query, key and value, unscaled."""
 
@@ -45,6 +47,7 @@ class SimpleSelfAttention(nn.Module):
         return (attended, weights) if return_attention else attended
 
 
+@hidden_while_open("self-attention")
 class SelfAttention(nn.Module):
     """One attention head with learned queries, keys and values."""
 
@@ -73,6 +76,7 @@ class SelfAttention(nn.Module):
         return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
 
 
+@hidden_while_open("multi-head-attention", "full-attention")
 class MultiHeadSelfAttention(nn.Module):
     """Several attention heads side by side, then a linear layer that mixes what they found."""
 
@@ -152,6 +156,7 @@ class MultiHeadSelfAttention(nn.Module):
         return self._longest_mask[:, :n, :n]
 
 
+@hidden_while_open("multi-head-attention", "full-attention")
 class CausalSelfAttention(MultiHeadSelfAttention):
     """The attention of a language model: as wide as its input, blind to the future, up to max_len long."""
 
@@ -171,6 +176,7 @@ class CausalSelfAttention(MultiHeadSelfAttention):
         return super()._causal_mask(self.max_len, device)[:, :n, :n]
 
 
+@sealed_while_open("cross-attention")
 class CrossAttention(nn.Module):
     """One attention head with which a sequence reads another: queries of one, keys and values of the other."""
 
@@ -200,6 +206,7 @@ class CrossAttention(nn.Module):
         return (attended, weights) if return_attention else attended
 
 
+@sealed_while_open("cross-attention")
 class MultiHeadCrossAttention(nn.Module):
     """Several attention heads with which a sequence reads another, then a linear layer that mixes what they found."""
 
@@ -252,11 +259,13 @@ class MultiHeadCrossAttention(nn.Module):
         return self.mix(merge_heads(F.scaled_dot_product_attention(queries, keys, values, mask, dropout)))
 
 
+@hidden_while_open("full-attention")
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """Return (b, n, h * dh) as (b, h, n, dh)."""
     return x.unflatten(2, (num_heads, -1)).transpose(1, 2)
 
 
+@hidden_while_open("full-attention")
 def merge_heads(heads: Tensor) -> Tensor:
     """Return (b, h, n, dh) as (b, n, h * dh): the heads of a position side by side."""
     return heads.transpose(1, 2).flatten(2)
@@ -269,6 +278,7 @@ def _check_input(x: Tensor, input_size: int, name: str = "x") -> None:
         raise ShapeError(f"{name} must end in an axis of input_size={input_size}, got {describe(name, x, axes)}.")
 
 
+@hidden_while_open("self-attention", "simple-attention")
 def _mask_of_padding(x: Tensor, visible: Tensor | None) -> Tensor | None:
     """Return (b, n), False at padding, as a mask (b, i, j), the same for every query i; or such a mask itself."""
     if visible is None or visible.dim() != 3:
@@ -281,6 +291,7 @@ def _mask_of_padding(x: Tensor, visible: Tensor | None) -> Tensor | None:
     return visible
 
 
+@hidden_while_open("simple-attention")
 def _mask_of_memory(x: Tensor, memory: Tensor, visible: Tensor | None) -> Tensor | None:
     """Return (b, m), False at padding, as a mask (b, n, m) that is the same for every query."""
     names = {"x": (x, "b n d")} | ({} if memory is x else {"memory": (memory, "b m dm")})

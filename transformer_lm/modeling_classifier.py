@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from transformer_lm.answers import hidden_while_open
 from transformer_lm.modeling_attention import MultiHeadSelfAttention, SimpleSelfAttention
 from transformer_lm.modeling_transformer import PositionEmbedding, TransformerEncoderBlock
 from transformer_lm.shapes import ShapeError, match_axes
@@ -21,6 +22,7 @@ HEADS = (*POOLS, "cls", "flatten")
 KINDS = ("baseline", "simple", "full", "transformer")
 
 
+@hidden_while_open("mean-pool", "max-pool", "select-pool")
 def pooled(x: Tensor, visible: Tensor, how: str) -> Tensor:
     """Return one vector for each sequence: the mean of its real tokens, their largest numbers, or its first token.
 
@@ -44,6 +46,7 @@ def pooled(x: Tensor, visible: Tensor, how: str) -> Tensor:
     return x.masked_fill(hidden_from_pool, 0).sum(dim=1) / visible.sum(dim=1, keepdim=True)
 
 
+@hidden_while_open("mean-pool", "max-pool", "select-pool")
 class FlattenPool(nn.Module):
     """The naive pool: all positions side by side, so that it fits one length and no other."""
 
@@ -70,6 +73,7 @@ class FlattenPool(nn.Module):
         return x.masked_fill(~visible[:, :, None], 0).flatten(1)
 
 
+@hidden_while_open("sequence-classifier")
 class SequenceClassifier(nn.Module):
     """A classifier of any layers and any pool; without layers it is the baseline, a bag of words.
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transformer_lm.answers import sealed_while_open
 from transformer_lm.modeling_attention import (
     MultiHeadCrossAttention,
     MultiHeadSelfAttention,
@@ -67,6 +68,7 @@ def require_one_vocabulary(config: object) -> None:
         raise ValueError(f"shared embeddings must have one vocabulary for both languages, got sizes {sizes}.")
 
 
+@sealed_while_open("cross-block")
 class CrossDecoderBlock(nn.Module):
     """A block of the decoder of an encoder-decoder: read the target so far, read the source, think.
 

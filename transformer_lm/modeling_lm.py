@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transformer_lm.answers import sealed_while_open
 from transformer_lm.attention import attention_scores, attention_weights
 from transformer_lm.modeling_attention import CausalSelfAttention
 from transformer_lm.modeling_transformer import TransformerDecoderBlock
@@ -76,6 +77,7 @@ class LMConfig:
             raise ValueError("init must not be zero_output if tied, got both: all embeddings would be 0.")
 
 
+@sealed_while_open("embed")
 class Embed(nn.Module):
     """The vector of each token, plus a learned or sinusoidal vector of its position, or none."""
 
@@ -98,6 +100,7 @@ class Embed(nn.Module):
         return x if table is None else x + table[start : start + tokens.shape[1]]
 
 
+@sealed_while_open("sinusoids")
 def sinusoids(max_len: int, hidden: int) -> Tensor:
     """Return for each position sines (even columns) and cosines (odd ones) of ever longer waves, (max_len, hidden).
 
@@ -108,6 +111,7 @@ def sinusoids(max_len: int, hidden: int) -> Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 
+@sealed_while_open("language-model")
 class MLP(nn.Module):
     """What a position does with what it has read: wider, bent, and back."""
 
@@ -158,6 +162,7 @@ class Cache:
         return remembered[0].narrow(2, 0, self.length + n), remembered[1].narrow(2, 0, self.length + n)
 
 
+@sealed_while_open("language-model")
 class LMAttention(CausalSelfAttention):
     """Causal attention that can turn its queries and keys by position, normalise them, and remember what it has read.
 
@@ -266,6 +271,7 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
+@sealed_while_open("language-model")
 class LMBlock(TransformerDecoderBlock):
     """A decoder block with the norms of a config, before or behind its parts, and with a memory."""
 
@@ -317,6 +323,7 @@ def make_norm(config: LMConfig) -> nn.Module:
     return nn.LayerNorm(config.hidden, elementwise_affine=config.norm == "layer")
 
 
+@sealed_while_open("language-model")
 class TransformerLM(nn.Module):
     """A decoder-only transformer: at each position scores for the token that comes next."""
 

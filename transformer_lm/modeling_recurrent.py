@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from transformer_lm.answers import sealed_while_open
 from transformer_lm.attention import attention_weights
 from transformer_lm.modeling_encoder_decoder import require_one_vocabulary
 from transformer_lm.modeling_lm import require_bool, require_whole
@@ -126,6 +127,7 @@ def read_sequence(cell: GRUCell, x: Tensor, visible: Tensor, backwards: bool = F
     return torch.stack(states, dim=1), state
 
 
+@sealed_while_open("cross-attention")
 class AdditiveAttention(nn.Module):
     """One query for each sequence reads a memory: the score of a key is a small net of the query and the key."""
 

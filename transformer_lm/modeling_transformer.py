@@ -6,9 +6,11 @@ Axes: b batch, n positions. A block keeps the width of what it reads, so that bl
 import torch
 from torch import Tensor, nn
 
+from transformer_lm.answers import hidden_while_open
 from transformer_lm.shapes import ShapeError, describe, match_axes
 
 
+@hidden_while_open("decoder-block")
 class TransformerDecoderBlock(nn.Module):
     """A block of the decoder: positions read each other, then each thinks for itself.
 
@@ -37,6 +39,7 @@ class TransformerDecoderBlock(nn.Module):
         return x + self.mlp(self.mlp_norm(x))
 
 
+@hidden_while_open("encoder-block")
 class TransformerEncoderBlock(nn.Module):
     """A block of the encoder: positions read each other, except padding; then each thinks for itself.
 
@@ -69,6 +72,7 @@ class TransformerEncoderBlock(nn.Module):
         return x + self.dropout(thought)
 
 
+@hidden_while_open("position-embedding")
 class PositionEmbedding(nn.Module):
     """A learned vector for each position up to max_len, added to what stands there."""
 

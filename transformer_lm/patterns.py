@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from transformer_lm.alphabet import Alphabet
+from transformer_lm.answers import sealed_while_open
 from transformer_lm.shapes import match_axes
 
 SPACES = ("space", "newline")
@@ -35,6 +36,7 @@ def first(tokens: Tensor, alphabet: Alphabet) -> Tensor:
     return _before(tokens) & (torch.arange(tokens.shape[1], device=tokens.device) == 0)
 
 
+@sealed_while_open("induction-pattern")
 def duplicate(tokens: Tensor, alphabet: Alphabet) -> Tensor:
     """Return where the key is the query's own token, anywhere before it."""
     return _before(tokens) & (tokens[:, :, None] == tokens[:, None, :])
@@ -64,6 +66,7 @@ def word_start(tokens: Tensor, alphabet: Alphabet) -> Tensor:
     return _latest(up_to & starts[:, None, :]) & in_word[:, :, None] & _before(tokens)
 
 
+@sealed_while_open("induction-pattern")
 def induction(tokens: Tensor, alphabet: Alphabet) -> Tensor:
     """Return where the key follows an earlier occurrence of the query's token: what came next the last times.
 
@@ -106,6 +109,7 @@ PATTERNS: dict[str, Pattern] = {
 }
 
 
+@sealed_while_open("induction-pattern")
 def _before(tokens: Tensor) -> Tensor:
     """Return where the key stands before the query, (b, i, j)."""
     n = match_axes(tokens=(tokens, "b n"))["n"]

@@ -12,11 +12,13 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
+from transformer_lm.answers import sealed_while_open
 from transformer_lm.lm import evaluating
 
 ASKED = "return_attention"  # the argument by which attention hands out its weights
 
 
+@sealed_while_open("attention-maps")
 @torch.no_grad()
 def record_attention(model: nn.Module, *tokens: Tensor) -> dict[str, Tensor]:
     """Return the attention weights of every layer by its name in the model, first to last, before dropout.

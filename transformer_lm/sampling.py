@@ -13,12 +13,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from transformer_lm.answers import sealed_while_open
 from transformer_lm.lm import evaluating
 from transformer_lm.shapes import match_axes
 
 KEPT = 3  # quarters of a full context
 
 
+@sealed_while_open("next-probabilities")
 def next_probabilities(
     logits: Tensor, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
 ) -> Tensor:
@@ -58,6 +60,7 @@ def next_probabilities(
     return probabilities
 
 
+@sealed_while_open("sampling")
 def sampled_tokens(
     model: nn.Module,
     prompt: Tensor,
@@ -90,6 +93,7 @@ def sampled_tokens(
     return _tokens(model, prompt[:, -config.max_len :], choice, seed, cached)
 
 
+@sealed_while_open("sampling")
 def _tokens(
     model: nn.Module, context: Tensor, choice: tuple[float, int | None, float | None], seed: int | None, cached: bool
 ) -> Iterator[Tensor]:
@@ -117,6 +121,7 @@ def _tokens(
             cache = None
 
 
+@sealed_while_open("sampling")
 def continuation(model: nn.Module, prompt: Tensor, num_tokens: int, **options: object) -> Tensor:
     """Return num_tokens tokens that continue each prompt; the options are those of `sampled_tokens`.
 
@@ -133,6 +138,7 @@ def continuation(model: nn.Module, prompt: Tensor, num_tokens: int, **options: o
     return tokens.to(prompt.device)
 
 
+@sealed_while_open("sampling")
 def sampled_text(model: nn.Module, tokenizer: object, prompt: str, num_tokens: int, **options: object) -> Iterator[str]:
     """Yield the text that continues a prompt, piece by piece as it is sampled; options as in `sampled_tokens`.
 

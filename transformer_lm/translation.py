@@ -6,10 +6,12 @@ Axes: b batch, m positions of the source, n of the target, v vocabulary.
 from torch import Tensor
 from torch.nn import functional as F
 
+from transformer_lm.answers import sealed_while_open
 from transformer_lm.attention import create_causal_mask
 from transformer_lm.shapes import match_axes
 
 
+@sealed_while_open("target-mask")
 def target_mask(tokens: Tensor, pad: int) -> Tensor:
     """Return which positions of a target may read which: not the future, and no padding.
 
@@ -21,6 +23,7 @@ def target_mask(tokens: Tensor, pad: int) -> Tensor:
     return create_causal_mask(n, tokens.device) & (tokens != pad)[:, None, :]
 
 
+@sealed_while_open("shift-target")
 def shift_target(targets: Tensor, start: int, end: int, pad: int) -> tuple[Tensor, Tensor]:
     """Return what the decoder reads and, for each position, what it should say next.
 
@@ -35,6 +38,7 @@ def shift_target(targets: Tensor, start: int, end: int, pad: int) -> tuple[Tenso
     return inputs, labels
 
 
+@sealed_while_open("loss")
 def translation_loss(logits: Tensor, labels: Tensor, pad: int, label_smoothing: float = 0.0) -> Tensor:
     """Return -ln p(label), averaged over the labels that are not padding.
 

@@ -1,9 +1,12 @@
 """The exercises of the course, found by their place: `topic_NN_name/exercise_id.py` holds the record of one."""
 
 import functools
+from collections.abc import Callable, Iterable
 from types import ModuleType
 
 from grading.record import Record, ValueRecord
+from grading.student_edition import marked_answers
+from transformer_lm.answers import hidden_while_open, sealed_while_open
 from transformer_lm.checks.places import modules_by_topic
 from transformer_lm.outlines import assignments, load_outline
 
@@ -56,8 +59,8 @@ def hidden_from(topic: str) -> dict[str, str]:
     Answers to this topic and to later ones are hidden; those of earlier topics are there to be used. What the package
     needs itself of this topic is sealed instead.
     """
-    later = {name: record.id for record in _from(topic, later=True) for name in record.guards}
-    return {name: record.id for record in _from(topic) for name in record.hides} | later
+    later = [name for name in topics() if name > topic]
+    return _marked(hidden_while_open, [topic, *later]) | _marked(sealed_while_open, later)
 
 
 def sealed_in(topic: str) -> dict[str, str]:
@@ -65,7 +68,7 @@ def sealed_in(topic: str) -> dict[str, str]:
 
     Nothing is sealed in an assignment of another course.
     """
-    return {name: record.id for record in topics().get(topic, ()) for name in record.guards}
+    return _marked(sealed_while_open, [topic])
 
 
 def hidden_from_answers(topic: str) -> dict[str, str]:
@@ -73,11 +76,15 @@ def hidden_from_answers(topic: str) -> dict[str, str]:
     return hidden_from(topic) | sealed_in(topic)
 
 
-def _from(topic: str, later: bool = False) -> list[Record]:
-    """Return the records of a topic and of all that come after it; only of these if `later`."""
-    return [
-        record
-        for name, found in topics().items()
-        if name >= topic and not (later and name == topic)
-        for record in found
-    ]
+def _marked(mark: Callable, open_topics: Iterable[str]) -> dict[str, str]:
+    """Return what has a mark and answers exercises of these topics, each with the last of these exercises."""
+    marked = marked_answers(mark.__name__)
+    answered = {exercise for exercises in marked.values() for exercise in exercises}
+    if unknown := answered - records().keys():
+        raise ValueError(f"{mark.__name__} must name exercises, got {', '.join(sorted(unknown))}.")
+    still_open = [record.id for topic in open_topics for record in topics().get(topic, ())]
+    return {
+        name: max(set(exercises) & set(still_open), key=still_open.index)
+        for name, exercises in marked.items()
+        if set(exercises) & set(still_open)
+    }

@@ -152,7 +152,6 @@ ATTENTION_SCORES_RECORD = ValueRecord(
     title="Attention scores",
     defines="attention_scores",
     parts=(Part("attention-scores-check", 2, values),),
-    hides=("attention.attention_scores", "modeling_attention.SimpleSelfAttention"),
     properties=(SEQUENCES_APART, input_matters("scores")),
     first_sizes={"b": 2, "i": 5, "j": 7, "dh": 11},
     other_length={"b": 3, "i": 13, "j": 17},

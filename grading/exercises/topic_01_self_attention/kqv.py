@@ -227,7 +227,6 @@ KQV_RECORD = ValueRecord(
         ),
         Part("kqv-check", 1, values),
     ),
-    hides=("attention.create_kqv_parameters", "attention.kqv"),
     properties=(SEQUENCES_APART, input_matters("keys", "queries", "values")),
     first_sizes={"b": 2, "n": 5, "input_size": 7, "hidden": 11},
     other_length={"b": 3, "n": 13},

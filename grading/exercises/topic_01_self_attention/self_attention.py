@@ -297,7 +297,6 @@ SELF_ATTENTION_RECORD = ValueRecord(
         Part(HEAD_STYLE, 0, style, runs=False),
         Part("self-attention-check-length", 0, short_forward, runs=False),
     ),
-    hides=("modeling_attention.SelfAttention", "modeling_attention._mask_of_padding"),
     properties=(SEQUENCES_APART, input_matters("output")),
     first_sizes={"b": 2, "n": 5, "input_size": 7, "hidden": 11},
     other_length={"b": 3, "n": 13},

@@ -229,7 +229,6 @@ CAUSAL_MASK_RECORD = ValueRecord(
     title="A causal mask",
     defines="create_causal_mask",
     parts=(Part("causal-mask-check", 1, values),),
-    hides=("attention.create_causal_mask",),
     properties=(),
     first_sizes={"max_len": 5},
     other_length={"max_len": 13},

@@ -369,7 +369,6 @@ DECODER_BLOCK_RECORD = ValueRecord(
     title="A block of the decoder",
     defines="TransformerDecoderBlock",
     parts=(Part("decoder-block-check", 2, values),),
-    hides=("modeling_transformer.TransformerDecoderBlock",),
     properties=(SEQUENCES_APART, input_matters("output")),
     first_sizes={"b": 2, "n": 5, "hidden": 7, "width": 11},
     other_length={"b": 3, "n": 13},

@@ -306,7 +306,6 @@ MASKED_SELF_ATTENTION_RECORD = ValueRecord(
     title="Attention that keeps to a mask",
     defines="self_attention",
     parts=(Part("masked-self-attention-check", 2, values),),
-    hides=("attention.attention_weights", "attention._corner", "attention.self_attention"),
     properties=(SEQUENCES_APART, input_matters("output", "output_masked", "output_masked_apart")),
     first_sizes={"b": 2, "i": 5, "j": 7, "dh": 11},
     other_length={"b": 3, "i": 13, "j": 17},

@@ -698,10 +698,6 @@ MULTI_HEAD_ATTENTION_RECORD = ValueRecord(
         Part(SHAPES, 0, shape_comments),
         Part(STYLE, 0, style, runs=False),
     ),
-    hides=(
-        "modeling_attention.MultiHeadSelfAttention",
-        "modeling_attention.CausalSelfAttention",
-    ),
     properties=(
         SEQUENCES_APART,
         input_matters("output", "weights", "output_causal", "weights_causal"),

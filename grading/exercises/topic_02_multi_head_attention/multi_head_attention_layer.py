@@ -326,7 +326,6 @@ MULTI_HEAD_ATTENTION_LAYER_RECORD = ValueRecord(
     title="Several heads side by side",
     defines="multi_head_attention_layer",
     parts=(Part("multi-head-attention-layer-check", 2, values),),
-    hides=("attention.self_attention_layer", "attention.multi_head_attention_layer"),
     properties=(SEQUENCES_APART, input_matters("output", "output_masked")),
     first_sizes={"b": 2, "n": 7, "input_size": 11, "num_heads": 5, "head_size": 6},
     other_length={"b": 4, "n": 17},

@@ -519,7 +519,6 @@ ENCODER_BLOCK_RECORD = ValueRecord(
     title="A block of the encoder",
     defines="TransformerEncoderBlock",
     parts=(Part(DROPOUT, 1, dropout), Part(BLOCK, 3, part_values(is_right("output")))),
-    hides=("modeling_transformer.TransformerEncoderBlock",),
     properties=(SEQUENCES_APART, input_matters("output")),
     first_sizes={"b": 3, "n": 7, "hidden": 5},
     other_length={"b": 2, "n": 13},

@@ -360,12 +360,6 @@ FULL_ATTENTION_RECORD = ValueRecord(
     title="Full self-attention: heads as one more batch dimension",
     defines="FullSelfAttention",
     parts=(Part(WHOLE, 2, part_values(is_right("whole"))), Part(PADDING, 2, padding)),
-    hides=(
-        "modeling_attention.MultiHeadSelfAttention",
-        "modeling_attention.CausalSelfAttention",
-        "modeling_attention.split_heads",
-        "modeling_attention.merge_heads",
-    ),
     properties=(SEQUENCES_APART, input_matters("whole", "padded"), ignores_padding("padded")),
     first_sizes={"b": 4, "n": 7, "num_heads": 3, "head_size": 5},
     other_length={"b": 2, "n": 17},

@@ -386,7 +386,6 @@ def pool_record(public: PublicExercise, title: str) -> ValueRecord:
         defines="pooled",
         cell="pooled",
         parts=(Part(f"{how}-pool-check", 1, values),),
-        hides=("modeling_classifier.pooled", "modeling_classifier.FlattenPool"),
         properties=(SEQUENCES_APART, input_matters(how)),
         first_sizes={"b": 3, "n": 5, "hidden": 7},
         other_length={"b": 4, "n": 13},

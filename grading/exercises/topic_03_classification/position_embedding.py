@@ -268,7 +268,6 @@ POSITION_EMBEDDING_RECORD = ValueRecord(
     title="An embedding for each position",
     defines="PositionEmbedding",
     parts=(Part("position-embedding-check", 2, values),),
-    hides=("modeling_transformer.PositionEmbedding",),
     properties=(SEQUENCES_APART, input_matters("output")),
     first_sizes={"b": 2, "n": 5, "hidden": 7, "spare": 11},
     other_length={"b": 3, "n": 13},

@@ -364,7 +364,6 @@ SEQUENCE_CLASSIFIER_RECORD = ValueRecord(
     title="A classifier of sequences",
     defines="SequenceClassifier",
     parts=(Part("sequence-classifier-check", 2, values),),
-    hides=("modeling_classifier.SequenceClassifier",),
     properties=(PADDING_HAS_NO_EFFECT, SEQUENCES_APART),
     first_sizes={"b": 3, "n": 5, "hidden": 7, "num_classes": 2, "words": 11},
     other_length={"b": 6, "n": 13},

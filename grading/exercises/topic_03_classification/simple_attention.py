@@ -244,11 +244,6 @@ SIMPLE_ATTENTION_RECORD = ValueRecord(
     title="Simple self-attention that does not read padding",
     defines="SimpleSelfAttention",
     parts=(Part(WHOLE, 2, part_values(is_right("whole"))), Part(PADDING, 2, padding)),
-    hides=(
-        "modeling_attention.SimpleSelfAttention",
-        "modeling_attention._mask_of_padding",
-        "modeling_attention._mask_of_memory",
-    ),
     properties=(SEQUENCES_APART, input_matters("whole", "padded"), ignores_padding("padded")),
     first_sizes={"b": 3, "n": 7, "hidden": 5},
     other_length={"b": 2, "n": 13},

@@ -323,7 +323,6 @@ EMBED_RECORD = ValueRecord(
     ones=("n",),
     draw=draw,
     reference=reference,
-    guards=("modeling_lm.Embed",),
     model_answer=MODEL_ANSWER,
     wrong=WRONG,
     misbehaving=MISBEHAVING,

@@ -306,7 +306,6 @@ LABELS_RECORD = ValueRecord(
     other_sizes={"b": 5, "n": 12},
     draw=draw,
     reference=reference,
-    guards=("lm.batch_to_labeled_samples",),
     model_answer=MODEL_ANSWER,
     wrong=WRONG,
     misbehaving=MISBEHAVING,

@@ -608,7 +608,6 @@ LANGUAGE_MODEL_RECORD = ValueRecord(
     ones=("n",),
     draw=draw,
     reference=reference,
-    guards=("modeling_lm.LMAttention", "modeling_lm.LMBlock", "modeling_lm.MLP", "modeling_lm.TransformerLM"),
     model_answer=MODEL_ANSWER,
     wrong=(*EMBEDDING_MISTAKES, *RESIDUAL_MISTAKES, *NORM_MISTAKES, *BLOCK_MISTAKES, *LOGITS_MISTAKES),
     misbehaving=MISBEHAVING,

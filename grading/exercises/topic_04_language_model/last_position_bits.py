@@ -489,7 +489,6 @@ LAST_POSITION_BITS_RECORD = ValueRecord(
     ones=("n",),
     draw=draw,
     reference=reference,
-    guards=("lm.last_position_bits", "lm.loss_per_token", "lm.evaluating"),
     model_answer=MODEL_ANSWER,
     wrong=WRONG,
     misbehaving=MISBEHAVING,

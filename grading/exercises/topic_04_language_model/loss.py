@@ -419,7 +419,6 @@ LOSS_RECORD = ValueRecord(
     other_sizes={"b": 5, "n": 6, "v": 10},
     draw=draw,
     reference=reference,
-    guards=("lm.compute_loss", "translation.translation_loss"),
     model_answer=MODEL_ANSWER,
     wrong=WRONG,
     misbehaving=MISBEHAVING,

@@ -421,7 +421,6 @@ NEXT_PROBABILITIES_RECORD = ValueRecord(
     other_sizes={"b": 5, "v": 14, "top_k": 6, "magnitude": 8},
     draw=draw,
     reference=reference,
-    guards=("sampling.next_probabilities",),
     model_answer=MODEL_ANSWER,
     wrong=(*TEMPERATURE_MISTAKES, *TOP_K_MISTAKES, *SOFTMAX_MISTAKES),
     misbehaving=MISBEHAVING,

@@ -454,7 +454,6 @@ SAMPLING_RECORD = Record(
     title="A sampled continuation",
     defines="better_sample_continuation",
     parts=(Part("sampling-check", 4, drawn(examine)),),
-    guards=("sampling._tokens", "sampling.continuation", "sampling.sampled_tokens", "sampling.sampled_text"),
     model_answer=MODEL_ANSWER,
     misbehaving=(*WRONG_TEXTS, *WRONG_RESULTS, *WRONG_CHANCES),
     right=RIGHT,

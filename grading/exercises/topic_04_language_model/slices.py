@@ -278,7 +278,6 @@ SLICES_RECORD = Record(
     title="Random slices of a text",
     defines="random_slices",
     parts=(Part("slices-check", 3, drawn(examine_slices)),),
-    guards=("lm.random_slices", "lm.all_slices"),
     model_answer=MODEL_ANSWER,
     misbehaving=(*WRONG_STARTS, *WRONG_TOKENS, *WRONG_BEHAVIOUR),
     right=RIGHT,

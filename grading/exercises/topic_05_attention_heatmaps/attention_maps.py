@@ -476,7 +476,6 @@ ATTENTION_MAPS_RECORD = ValueRecord(
     other_sizes={"blocks": 2, "num_heads": 3, "b": 7, "n": 10, "head_size": 5, "width": 11, "magnitude": 4},
     draw=draw,
     reference=reference,
-    guards=("recording.record_attention",),
     model_answer=MODEL_ANSWER,
     wrong=(*INPUT_MISTAKES, *AXIS_MISTAKES, *WEIGHT_MISTAKES, *LIST_MISTAKES),
     misbehaving=MISBEHAVING,

@@ -386,7 +386,6 @@ CLASS_MASS_RECORD = ValueRecord(
     ones=("n", "c"),
     draw=draw,
     reference=reference,
-    guards=("head_scores.Measured",),
     model_answer=MODEL_ANSWER,
     wrong=(*MEAN_MISTAKES, *AXIS_MISTAKES),
     misbehaving=MISBEHAVING,

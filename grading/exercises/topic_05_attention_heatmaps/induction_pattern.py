@@ -353,7 +353,6 @@ INDUCTION_PATTERN_RECORD = ValueRecord(
     other_sizes={"b": 5, "n": 15, "v": 6},
     draw=draw,
     reference=reference,
-    guards=("patterns.induction", "patterns.duplicate", "patterns._before"),
     model_answer=MODEL_ANSWER,
     wrong=WRONG,
     misbehaving=MISBEHAVING,

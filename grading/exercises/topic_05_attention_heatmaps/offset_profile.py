@@ -350,7 +350,6 @@ OFFSET_PROFILE_RECORD = ValueRecord(
     other_sizes=OTHER,
     draw=draw,
     reference=reference,
-    guards=("head_scores.HeadSums", "head_scores.measure_heads"),
     model_answer=MODEL_ANSWER,
     wrong=WRONG,
     misbehaving=MISBEHAVING,

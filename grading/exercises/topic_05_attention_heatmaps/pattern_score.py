@@ -432,7 +432,6 @@ PATTERN_SCORE_RECORD = ValueRecord(
     other_sizes=OTHER,
     draw=draw,
     reference=reference,
-    guards=("head_scores._PatternSums",),
     model_answer=MODEL_ANSWER,
     wrong=(*SCORE_MISTAKES, *CHANCE_MISTAKES),
     misbehaving=MISBEHAVING,

@@ -412,7 +412,6 @@ POSITION_NULL_RECORD = ValueRecord(
     other_sizes=OTHER,
     draw=draw,
     reference=reference,
-    guards=("head_scores.by_distance",),
     model_answer=MODEL_ANSWER,
     wrong=(*ROW_MISTAKES, *FUTURE_MISTAKES, *PROFILE_MISTAKES, *BATCH_MISTAKES),
     misbehaving=MISBEHAVING,

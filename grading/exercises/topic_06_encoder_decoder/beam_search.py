@@ -868,7 +868,6 @@ BEAM_SEARCH_RECORD = ValueRecord(
     other_sizes={"m": 7, "v": 10},
     draw=draw,
     reference=reference,
-    guards=("decoding.beam_search",),
     model_answer=MODEL_ANSWER,
     wrong=WRONG,
     misbehaving=MISBEHAVING,

@@ -626,11 +626,6 @@ CROSS_ATTENTION_RECORD = ValueRecord(
     ones=("n", "num_heads"),
     draw=draw,
     reference=reference,
-    guards=(
-        "modeling_attention.MultiHeadCrossAttention",
-        "modeling_attention.CrossAttention",
-        "modeling_recurrent.AdditiveAttention",
-    ),
     model_answer=MODEL_ANSWER,
     wrong=WRONG,
     misbehaving=MISBEHAVING,

@@ -612,7 +612,6 @@ CROSS_BLOCK_RECORD = ValueRecord(
     other_sizes={"b": 4, "n": 6, "m": 11, "hidden": 10, "width": 13, "magnitude": 4},
     draw=draw,
     reference=reference,
-    guards=("modeling_encoder_decoder.CrossDecoderBlock",),
     model_answer=MODEL_ANSWER,
     wrong=WRONG,
     misbehaving=MISBEHAVING,

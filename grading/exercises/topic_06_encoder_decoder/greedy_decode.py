@@ -525,7 +525,6 @@ GREEDY_DECODE_RECORD = ValueRecord(
     other_sizes={"b": 4, "m": 7, "v": 11},
     draw=draw,
     reference=reference,
-    guards=("decoding.greedy_decode", "decoding.sample_decode", "decoding._decoded", "decoding.translated"),
     model_answer=MODEL_ANSWER,
     wrong=WRONG,
     misbehaving=MISBEHAVING,

@@ -550,7 +550,6 @@ SHIFT_TARGET_RECORD = ValueRecord(
     other_sizes={"b": 5, "n": 11},
     draw=draw,
     reference=reference,
-    guards=("translation.shift_target",),
     model_answer=MODEL_ANSWER,
     wrong=WRONG,
     misbehaving=MISBEHAVING,

@@ -485,7 +485,6 @@ SINUSOIDS_RECORD = ValueRecord(
     draw=draw,
     reference=reference,
     entrywise=True,
-    guards=("modeling_lm.sinusoids",),
     model_answer=MODEL_ANSWER,
     wrong=WRONG,
     misbehaving=MISBEHAVING,

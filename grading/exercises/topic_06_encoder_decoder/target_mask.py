@@ -362,7 +362,6 @@ TARGET_MASK_RECORD = ValueRecord(
     other_sizes={"b": 5, "n": 11, "words": 13, "magnitude": 256},
     draw=draw,
     reference=reference,
-    guards=("translation.target_mask",),
     model_answer=MODEL_ANSWER,
     wrong=WRONG,
     misbehaving=MISBEHAVING,
