@@ -117,7 +117,7 @@ def test_honest_claims_pass_the_checks(validation, capsys):
 
 
 def test_the_numbers_of_our_answers_are_those_of_the_model():
-    """If this fails, the model was trained anew: measure again what stands in grading/exercises/head_claim.py."""
+    """If this fails, the model was trained anew: measure again what stands in the record of head-claim."""
     text = heads.toy_tokens(random.Random(1), TOKENIZER, 256, N + 1)
     for head, numbers in (QUALIFY | OTHERS).items():
         found = measured(MODEL, TOKENIZER, Claim(*head, *numbers), text, torch.Generator().manual_seed(1))

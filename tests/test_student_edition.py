@@ -109,7 +109,7 @@ ALLOWED = {
     "training.py": {"chunk"},
     "gpt2.py": {"chunk"},
     "muon.py": {"@"},
-    "checks/sampling.py": {"@"},
+    "checks/topic_04_language_model/sampling.py": {"@"},
     "head_scores.py": {"@"},
     "modeling_recurrent.py": {"chunk"},
     "planted.py": {"@"},
@@ -529,6 +529,41 @@ def test_a_lambda_in_a_hidden_class_is_refused(toy, tmp_path):
     with pytest.raises(ValueError, match=r"^lambdas.Answer must hold no lambda outside its methods, got one in line 4"):
         write_student_edition(tmp_path / "edition", {"lambdas.Answer": "exercise"})
     write_student_edition(tmp_path / "edition", {"lambdas.Answer.f": "exercise"})
+
+
+MARKED = """\
+from transformer_lm.answers import hidden_while_open, sealed_while_open
+
+@hidden_while_open("kqv", "loss")
+@functools.cache
+def f(): ...
+
+if True:
+    @sealed_while_open("loss")
+    class Answer:
+        @hidden_while_open("kqv")
+        def g(self):
+            @hidden_while_open("inside-a-function")
+            def h(): ...
+"""
+
+
+def test_marks_are_read_wherever_they_stand(toy):
+    (toy / "part" / "marked.py").write_text(MARKED)
+    (toy / "part" / "__init__.py").write_text(MARKED)
+    read = student_edition.marked_answers.__wrapped__
+    for place in ("part", "part.marked"):
+        hidden, sealed = read("hidden_while_open"), read("sealed_while_open")
+        found = {name: exercises for name, exercises in hidden.items() if name.startswith(f"{place}.")}
+        assert found.items() >= {f"{place}.f": ("kqv", "loss"), f"{place}.Answer.g": ("kqv",)}.items()
+        assert sealed[f"{place}.Answer"] == ("loss",)
+        assert not any(name.endswith("h") for name in hidden)
+
+
+def test_a_mark_with_an_unknown_exercise_is_refused(monkeypatch):
+    monkeypatch.setattr("grading.exercises.marked_answers", lambda mark: {"attention.kqv": ("kqv", "kvq")})
+    with pytest.raises(ValueError, match=r"^hidden_while_open must name exercises, got kvq\.$"):
+        hidden_from("01_self_attention")
 
 
 def test_a_folder_with_an_edition_is_refused(toy, tmp_path):
