@@ -18,33 +18,42 @@ from nbgrader.apps import NbGraderAPI
 
 from grading.class_run import ClassRun
 from grading.demo import ASSIGNMENT, Change, edited, solved_notebook, write_class, write_submission
+from grading.exercises import topics
 from grading.gradebook import gradebook_of, nbgrader_of
 from grading.sandbox import missing_walls
+from transformer_lm.outlines import load_outline
 
 ROOT = Path(__file__).parents[1]
 REDUCED = bool(missing_walls())  # these submissions are our own, so they may be graded everywhere
 
-# Of the points that no person gives: the two written questions, of 1 point each, wait for one. There are 8, and one
-# more for a short `forward`.
-SCORES = {
-    "perfect": 9,
-    "late": 9,
-    "duplicated-cell": 9,
-    "metadata-lost": 9,
-    "queries-first": 8,
-    "wrong-softmax-axis": 5,
-    "typing-error": 5,
-    "cheats-ready-made": 5,
-    "hangs": 5,
-    "forgot-the-scale": 5,
-    "no-transpose": 3,
-    "cheats-with-the-check": 3,
-    "crashes": 3,
-    "eats-memory": 3,
-    "blank": 0,
-    "broken-file": 0,
-}
 
+def points_of_checks(topic: str) -> dict[str, float]:
+    """Return the points of every check of a topic by its name, as the records have them."""
+    return {part.name: part.points for record in topics()[topic] for part in record.parts}
+
+
+# Of the points that no person gives: the written questions wait for one. There is one more for a short `forward`.
+FULL_SCORE = sum(points_of_checks(ASSIGNMENT).values()) + 1
+OUT_OF = sum(cell.points for cell in load_outline(ASSIGNMENT).cells)
+LOST = {
+    "perfect": 0,
+    "late": 0,
+    "duplicated-cell": 0,
+    "metadata-lost": 0,
+    "queries-first": 1,
+    "wrong-softmax-axis": 4,
+    "typing-error": 4,
+    "cheats-ready-made": 4,
+    "hangs": 4,
+    "forgot-the-scale": 4,
+    "no-transpose": 6,
+    "cheats-with-the-check": 6,
+    "crashes": 6,
+    "eats-memory": 6,
+    "blank": FULL_SCORE,
+    "broken-file": FULL_SCORE,
+}
+SCORES = {student: FULL_SCORE - lost for student, lost in LOST.items()}
 
 RUN = ("grading", "run", ASSIGNMENT, *(["--reduced-isolation"] if REDUCED else []))
 

@@ -17,6 +17,8 @@ import nbformat
 import pytest
 from sample_class import (
     ASSIGNMENT,
+    FULL_SCORE,
+    OUT_OF,
     REDUCED,
     ROOT,
     RUN,
@@ -55,7 +57,7 @@ def test_the_demo_has_a_score_and_feedback_for_everybody(graded):
     assert len(SCORES) >= 12
     for student, score in SCORES.items():
         (line,) = [line for line in lines if line.startswith(f"{student} ")]
-        assert f" {score} of 10" in line
+        assert f" {score:g} of {OUT_OF:g}" in line
         assert (graded / "feedback" / student / ASSIGNMENT / f"{ASSIGNMENT}.html").exists()
 
 
@@ -65,11 +67,11 @@ def test_it_gives_the_scores_of_nbgrader_autograde(graded):
 
 def test_it_prints_a_table_with_what_a_person_must_know(graded):
     lines = {line.split()[0]: line for line in (graded / "run.log").read_text().splitlines() if line}
-    assert "9 of 10 + by hand" in lines["perfect"]
+    assert f"{FULL_SCORE:g} of {OUT_OF:g} + by hand" in lines["perfect"]
     assert "2:00:00" in lines["late"]
     assert "stood there more than once" in lines["duplicated-cell"]
     assert "broken JSON" in lines["broken-file"]
-    assert lines["blank"].strip().endswith("0 of 10")
+    assert lines["blank"].strip().endswith(f"0 of {OUT_OF:g}")
 
 
 def test_it_writes_a_csv_of_all_grades(graded):
@@ -91,7 +93,7 @@ def test_what_is_graded_is_left_alone_and_what_changed_is_graded_again(graded, t
     assert run.to_do() == ["late", "perfect"]
     assert sorted(run.grade(run.to_do(), workers=1)) == ["late", "perfect"]
     assert run.to_do() == []
-    assert scores(course) == SCORES | {"perfect": 5}
+    assert scores(course) == SCORES | {"perfect": FULL_SCORE - 4}
 
 
 def as_by_another_judge(course: Path) -> None:
@@ -252,7 +254,7 @@ def test_submissions_without_the_notebook_are_left_to_a_person(tmp_path):
     assert rows["renamed"].score == 0
     assert "takes a name with *, ? or [ for a pattern" in rows["a[b]*"].notes
     assert "timestamp.txt must hold a time" in rows["bad-time"].notes
-    assert rows["=1+1,x"].score == 9
+    assert rows["=1+1,x"].score == FULL_SCORE
     run.write_csv(course / "out.csv")
     with (course / "out.csv").open(newline="") as file:
         assert {row["student_id"] for row in csv.DictReader(file)} == {"'=1+1,x", "a[b]*", "bad-time", "renamed"}

@@ -17,7 +17,7 @@ import test_lab
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.api import Gradebook
 from playwright.sync_api import Browser, Page
-from sample_class import ASSIGNMENT, REDUCED, feedback, new_course, python
+from sample_class import ASSIGNMENT, FULL_SCORE, OUT_OF, REDUCED, feedback, new_course, python
 
 from grading.demo import DUE, edited, solved_notebook, write_submission
 from transformer_lm.figures import picture
@@ -226,7 +226,7 @@ def test_a_person_s_marks_and_comments_are_there(course):
 
 def test_a_late_submission_is_told_what_it_loses(course):
     words = feedback(course, "late", ASSIGNMENT)
-    assert "8 of 10 points" in words
+    assert f"{FULL_SCORE - 1:g} of {OUT_OF:g} points" in words
     assert "Handed in 2 hours late \N{MINUS SIGN}1" in words
     assert "Handed in" not in feedback(course, "perfect", ASSIGNMENT)
 

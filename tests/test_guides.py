@@ -15,7 +15,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from course_copy import ROOT, copied_course, run_in
-from sample_class import gradebook
+from sample_class import FULL_SCORE, gradebook
 
 from grading.demo import edited, solved_notebook
 from grading.sandbox import missing_walls
@@ -184,8 +184,8 @@ def test_the_new_exercise_gives_points_to_the_right_answer_only(followed):
         "102": 0,
         "103": 0,
     }
-    assert marks["101"]["score"] == 9 + 2
-    assert marks["102"]["score"] == 9
+    assert marks["101"]["score"] == FULL_SCORE + 2
+    assert marks["102"]["score"] == FULL_SCORE
 
 
 def test_the_wrong_answer_to_the_new_exercise_hears_its_hint(followed):

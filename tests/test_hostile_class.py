@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell
-from sample_class import ASSIGNMENT, RUN, changed, new_course, scores
+from sample_class import ASSIGNMENT, FULL_SCORE, OUT_OF, RUN, changed, new_course, scores
 
 from grading.class_run import ClassRun
 from grading.demo import solved_notebook, write_submission
@@ -156,12 +156,12 @@ def test_honest_students_get_what_they_deserve_beside_hostile_ones_and_in_time(c
     assert run.returncode == 0, run.stdout + run.stderr
     found = scores(course)
     assert {student: found[student] for student in found if student.startswith("honest")} == {
-        f"honest-{number:02}": 5 if number % 2 else 9 for number in range(HONEST)
+        f"honest-{number:02}": FULL_SCORE - 4 * (number % 2) for number in range(HONEST)
     }
-    assert found["latin-name"] == found["most-cells"] == 9  # nothing is wrong with them
+    assert found["latin-name"] == found["most-cells"] == FULL_SCORE  # nothing is wrong with them
     for student in FILES.keys() - {"latin-name", "terminal"}:
         (line,) = [line for line in run.stdout.splitlines() if line.startswith(f"{student} ")]
-        assert "0 of 10 + by hand" in line
+        assert f"0 of {OUT_OF:g} + by hand" in line
     assert "\x1b" not in run.stdout
     assert "\u202e" not in run.stdout
     assert ClassRun(course, ASSIGNMENT, reduced=bool(missing_walls())).to_do() == []

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_output
 from nbgrader.api import Gradebook
-from sample_class import ASSIGNMENT, REDUCED, SCORES, gradebook, new_course, python, sample_course, scores
+from sample_class import ASSIGNMENT, FULL_SCORE, REDUCED, SCORES, gradebook, new_course, python, sample_course, scores
 
 import grading.pipeline  # noqa: F401 - as nbgrader_config.py loads it
 from grading.demo import DUE, edited, solved_notebook, write_submission
@@ -198,7 +198,7 @@ def test_outputs_stay_as_the_student_left_them(course):
     before = [cell for cell in cells(course, "outputs", "submitted").values() if cell.cell_type == "code"]
     after = [cell for cell in cells(course, "outputs").values() if cell.cell_type == "code"]
     assert [cell.outputs[0] for cell in before] == [cell.outputs[0] for cell in after]
-    assert scores(course)["outputs"] == 9
+    assert scores(course)["outputs"] == FULL_SCORE
 
 
 def test_odd_files_are_repaired_or_left_to_a_person_and_cost_nobody_else_a_grade(course):
@@ -297,7 +297,7 @@ def test_rerun_makes_new_outputs_in_the_sandbox(course):
     submit(course, "rerun")
     python(course, *AUTOGRADE, "--student", "rerun", "--Rerun.always=True", f"--Rerun.reduced_isolation={REDUCED}")
     found = cells(course, "rerun")
-    assert scores(course)["rerun"] == 9
+    assert scores(course)["rerun"] == FULL_SCORE
     assert found["kqv-check"].outputs[0].text.startswith("✓ kqv")
     look = next(cell for cell in found.values() if cell.source.startswith("torch.manual_seed(2)"))
     assert re.search(r"the same output, reversed:\s+True", look.outputs[0].text)

@@ -4,24 +4,13 @@ import re
 
 import nbformat
 import pytest
-from sample_class import feedback, gradebook, graded_course
+from sample_class import feedback, gradebook, graded_course, points_of_checks
 
 from grading.demo import edited
 
 TOPIC = "02_multi_head_attention"
 SCALED = " / math.sqrt(self.head_size)"
-FULL = {
-    "student-test-check": 2,
-    "causal-mask-check": 1,
-    "masked-self-attention-check": 2,
-    "multi-head-attention-layer-check": 2,
-    "multi-head-attention-check-scores": 3,
-    "multi-head-attention-check-mask": 1,
-    "multi-head-attention-check": 2,
-    "multi-head-attention-check-shapes": 0,
-    "multi-head-attention-check-style": 0,
-    "decoder-block-check": 2,
-}
+FULL = points_of_checks(TOPIC)
 
 
 def changed(cell: str, *edits: tuple[str, str]):

@@ -1,25 +1,10 @@
 """Assignment 03 as a class hands it in: answers that read padding, and reports of experiments that were not made."""
 
 import pytest
-from sample_class import changed, feedback, gradebook, graded_course
+from sample_class import changed, feedback, gradebook, graded_course, points_of_checks
 
 TOPIC = "03_classification"
-FULL = {
-    "pad-batch-check": 2,
-    "mean-pool-check": 1,
-    "max-pool-check": 1,
-    "select-pool-check": 1,
-    "sequence-classifier-check": 2,
-    "simple-attention-check": 2,
-    "simple-attention-padding": 2,
-    "simple-experiment-check": 1,
-    "full-attention-check": 2,
-    "full-attention-padding": 2,
-    "full-experiment-check": 1,
-    "position-embedding-check": 2,
-    "encoder-block-check": 3,
-    "encoder-block-dropout": 1,
-}
+FULL = points_of_checks(TOPIC)
 
 
 # What each student changes in the solved notebook, and the points that differ from a full score.

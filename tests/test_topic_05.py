@@ -3,22 +3,10 @@
 from pathlib import Path
 
 import pytest
-from sample_class import changed, feedback, gradebook, graded_course
+from sample_class import changed, feedback, gradebook, graded_course, points_of_checks
 
 TOPIC = "05_attention_heatmaps"
-FULL = {
-    "attention-maps-check": 4,
-    "offset-profile-check": 4,
-    "class-mass-check": 4,
-    "pattern-score-check": 4,
-    "position-null-check": 4,
-    "induction-pattern-check": 3,
-    "find-heads-check": 3,
-    "find-heads-unseen": 4,
-    "head-claim-numbers": 2,
-    "head-claim-pattern": 2,
-    "head-claim-ablation": 2,
-}
+FULL = points_of_checks(TOPIC)
 
 # What each student changes in the solved notebook, and the points that differ from a full score.
 STUDENTS = {

@@ -3,18 +3,10 @@
 from pathlib import Path
 
 import pytest
-from sample_class import changed, feedback, gradebook, graded_course
+from sample_class import changed, feedback, gradebook, graded_course, points_of_checks
 
 TOPIC = "06_encoder_decoder"
-FULL = {
-    "sinusoids-check": 2,
-    "shift-target-check": 3,
-    "target-mask-check": 2,
-    "cross-attention-check": 3,
-    "cross-block-check": 3,
-    "greedy-decode-check": 3,
-    "beam-search-check": 4,
-}
+FULL = points_of_checks(TOPIC)
 
 # What each student changes in the solved notebook, and the points that differ from a full score.
 STUDENTS = {
