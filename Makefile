@@ -62,6 +62,7 @@ format: .venv/ready  ## mend what lint can mend
 	@$(RUN) ruff format
 
 release: .venv/ready  ## write release/ from source/
+	@$(RUN) grading totals
 	@set -e; for assignment in source/*/; do \
 		$(RUN) nbgrader generate_assignment "$$(basename "$$assignment")" --create --force; done
 	@$(RUN) grading outline

@@ -1,4 +1,4 @@
-"""The commands that instructors type: `python -m grading run|report|try|prove|mutate|freeze|outline|bundle`."""
+"""The commands that instructors and authors type: `python -m grading --help` lists them."""
 
 import argparse
 import json
@@ -28,9 +28,11 @@ def main() -> None:
     _add_run(commands.add_parser("run", help="grade an assignment of a class"))
     _add_report(commands.add_parser("report", help="tell which mistakes a class has made, and how many made them"))
     _add_try(commands.add_parser("try", help="tell what an answer would get, and why"))
+    _add_new(commands.add_parser("new", help="write the files and cells of a new exercise"))
     _add_prove(commands.add_parser("prove", help="prove that wrong answers are refused and right ones accepted"))
     _add_mutate(commands.add_parser("mutate", help="find machine-made wrong answers that are accepted"))
     _add_freeze(commands.add_parser("freeze", help="write the frozen values that students check against"))
+    _add_totals(commands.add_parser("totals", help="write each assignment's points and minutes where people read them"))
     _add_outline(commands.add_parser("outline", help="write what students' own checks know of the release"))
     _add_bundle(commands.add_parser("bundle", help="write the zip that students get"))
     arguments = parser.parse_args()
@@ -195,6 +197,27 @@ def _try(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _add_new(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("exercise", metavar="EXERCISE", help="its id, such as causal-mask")
+    parser.add_argument("--topic", required=True, metavar="TOPIC", help="such as 02_multi_head_attention")
+    parser.set_defaults(command_function=_new)
+
+
+def _new(arguments: argparse.Namespace) -> int:
+    from grading.new import write_exercise
+
+    try:
+        files = write_exercise(arguments.exercise, arguments.topic, Path.cwd())
+    except ValueError as error:
+        sys.exit(str(error))
+    print("Written, to be edited:")
+    for file in files:
+        print(f"  {file.relative_to(Path.cwd())}")
+    commands = [f"python -m grading {command} {arguments.exercise}" for command in ("freeze", "prove")]
+    print("\n".join(["Then:", *(f"  {command}" for command in commands), "  make release"]))
+    return 0
+
+
 def _add_prove(parser: argparse.ArgumentParser) -> None:
     _add_exercises(parser)
     parser.add_argument("--every-seed", action="store_true", help="try wrong answers with every seed, as right ones")
@@ -277,6 +300,18 @@ def _freeze(arguments: argparse.Namespace) -> int:
             continue
         path = freeze(record)
         print(f"{path.name}: {path.stat().st_size:,} bytes")
+    return 0
+
+
+def _add_totals(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command_function=_totals)
+
+
+def _totals(arguments: argparse.Namespace) -> int:
+    from grading.totals import write_totals
+
+    for path in write_totals(Path.cwd()):
+        print(f"{path}: points and minutes")
     return 0
 
 

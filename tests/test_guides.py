@@ -79,8 +79,8 @@ COMMANDS = [(block.guide, command) for block in ALL if block.kind == "sh" for co
 def apply(course: Path, block: Block) -> None:
     """Make the edit of a `diff`: what it takes away, with what stands around it, must be there exactly once."""
     lines = block.text.splitlines()
-    old = "\n".join(line[1:] for line in lines if line[0] != "+")
-    new = "\n".join(line[1:] for line in lines if line[0] != "-")
+    old = "\n".join(line[1:] for line in lines if line[:1] != "+")
+    new = "\n".join(line[1:] for line in lines if line[:1] != "-")
     path = course / block.file
     if path.suffix == ".ipynb":
         notebook = nbformat.read(path, as_version=4)
