@@ -9,7 +9,7 @@ from grading.judge import as_given, failure_told
 from grading.record import Part, ValueRecord
 from transformer_lm.checks.catalogue import hint
 from transformer_lm.checks.report import CheckFailed
-from transformer_lm.checks.shape_comments import GIVE_SHAPES, MEND_SHAPES
+from transformer_lm.checks.shape_comments import GIVE_SHAPES, MEND_SHAPES, WRONG, Finding, praise
 from transformer_lm.checks.source import parsed
 from transformer_lm.checks.style import FEW, TRIED, listed, statements, unread
 from transformer_lm.checks.verdict import Mark
@@ -43,11 +43,13 @@ def shape_comments(record: ValueRecord, part: Part, answer: Answer, rng: random.
         return _off(SHAPES_COST, SHAPES, "they take too long to be read", "plain ones", GIVE_SHAPES)
     if failure_told(told):
         return _off(SHAPES_COST, SHAPES, "your code tells no shapes", "shapes", GIVE_SHAPES)
-    found = told["findings"]
-    if not found:
-        return "Every tensor's shape is given, and right."
-    known = GIVE_SHAPES if all(kind == "missing" for _, kind, _ in found) else MEND_SHAPES
-    yours = listed([(line, text) for line, _, text in found])
+    found = [Finding(*each) for each in told["findings"]]
+    costly = [finding for finding in found if finding.costs]
+    if not costly:
+        said = praise([finding.line for finding in found])
+        return said[0].upper() + said[1:]
+    known = MEND_SHAPES if any(finding.kind == WRONG for finding in costly) else GIVE_SHAPES
+    yours = listed([(finding.line, finding.text) for finding in costly])
     return _off(SHAPES_COST, SHAPES, yours, "a right shape for each tensor", known)
 
 

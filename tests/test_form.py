@@ -1,5 +1,6 @@
 """Marks for form: shape comments, style and length, taken off or added, and never more than there is."""
 
+import re
 import time
 from pathlib import Path
 
@@ -381,6 +382,15 @@ def test_a_forward_that_raises_keeps_the_point_for_its_comments(record):
     few = uncommented(raises).replace("scores.softmax(dim=9)", "scores.softmax(dim=9)  # (b, n, n)")
     assert "1 of " in shapes_told(record, few)
     assert "there are no such comments" in shapes_told(record, uncommented(raises))
+
+
+def test_comments_that_are_not_understood_cost_nothing_beside_right_ones_and_are_named():
+    in_words = HEAD.model_answer.replace("dim=-1)  # (b, n, n)", "dim=-1)  # [b n n]")
+    line = HEAD.model_answer[: HEAD.model_answer.index("dim=-1)  # (b, n, n)")].count("\n") + 1
+    assert points(HEAD, in_words)["-shapes"] == 0
+    assert shapes_told(HEAD, in_words).endswith(f"(not understood, and not judged: line {line}).")
+    pretended = re.sub(r"# \(b, .*", "# [as above, of course]", HEAD.model_answer)
+    assert points(HEAD, pretended)["-shapes"] == -1
 
 
 def shapes_told(record, source: str) -> str:

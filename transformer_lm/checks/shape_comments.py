@@ -1,17 +1,17 @@
 """Shape comments, such as `k = self.k(x)  # (b, n, hidden)`, held against the shapes that occur.
 
-A comment is on a line of its statement, directly below or directly above, and says something about the tensor that the
-statement assigns or returns. One above may be about several statements in a row, and can only help. In doubt it is
-right.
+A comment is beside its statement, directly below or directly above, and gives the shape of what the statement assigns
+or returns. What is right is right in any words. Only a comment in the notation that the assignments name can be wrong;
+another is not understood, and costs nothing as long as at least as many statements have a comment that is right.
 """
 
 import ast
 import io
-import re
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from transformer_lm.checks.exercise import PublicExercise
 from transformer_lm.checks.observed_shapes import (
@@ -22,69 +22,77 @@ from transformer_lm.checks.observed_shapes import (
     target_names,
 )
 from transformer_lm.checks.report import CheckFailed, described_errors, passed
-from transformer_lm.checks.shape_names import Execution, Given, Names, Statement
 from transformer_lm.checks.shape_notation import (
-    ARROW,
-    CERTAIN,
     CONTINUES,
-    LIKELY,
-    MOST_AXES,
-    PROSE,
-    Group,
+    LONGEST_COMMENT,
     Remark,
     Shape,
+    Size,
+    Written,
+    is_unfinished,
     read_remark,
-    read_size,
 )
 from transformer_lm.checks.source import cell_source, without_magics
 from transformer_lm.checks.style import listed
 from transformer_lm.device import best_device
 from transformer_lm.test_values import load_frozen
 
-MOST_COMPARED, MOST_SHARING = 1000, 8  # shapes that occur, statements with one comment
 GIVE_SHAPES = "Give each tensor's shape at the end of the line that makes it, or on the line above: # (b, n, d)."
 MEND_SHAPES = "Print the shape just before that line and just after it, and name each axis once more."
-COMMENTED_OUT = re.compile(r"\w\s*=[^=>].*#")
-OF_A_CALL = re.compile(r"len|seq|batch|max|block|context|position")  # a class is made with the most that a call may use
+ALL_RIGHT = "every tensor's shape is given, and right."
+MISSING, WRONG, UNCLEAR = "missing", "wrong", "not understood"
+MOST_REMARKS = 30  # beside, above or below one statement
+SHORT = 3  # the longest name that need not stand for the argument of `__init__` with that name
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A statement whose shape comment is missing or wrong; `text` says what its shape was."""
+    """A statement whose shape comment is missing, wrong or not understood; `text` says what its shape was."""
 
     line: int
     kind: str
     text: str
 
+    @property
+    def costs(self) -> bool:
+        """Whether it takes points off."""
+        return self.kind != UNCLEAR
+
 
 def findings(source: str, observations: list[dict]) -> list[Finding]:
-    """Return the statements of a cell whose shape comments are missing or wrong, in the order of their lines.
+    """Return the statements of a cell whose shape comments are not right, in the order of their lines.
 
-    Nothing of the source is executed. Raises ValueError if it is not Python, or the observations are not those of it.
+    If more of them are not understood than are right, those are missing. Nothing of the source is executed. Raises
+    ValueError if it is not Python, or the observations are not those of it.
     """
     try:
         functions = _Reader(without_magics(source)).functions
     except (RecursionError, tokenize.TokenError) as error:
         raise ValueError("the cell must be Python, got one that is nested too deeply.") from error
     calls = _checked_calls(observations, functions)
-    made_with: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    made_with: dict[str, dict[str, int]] = defaultdict(dict)
     for function, call, _ in calls:
         if function.name == "__init__":
-            for name, values in call["values"].items():
-                made_with[function.owner][name].update(values)
-    scenes = []
-    everywhere: dict[int, _Everywhere] = defaultdict(_Everywhere)
-    for function, call, executions in calls:
-        names = Names(executions, _given(function, call, executions, made_with[function.owner]))
-        everywhere[id(function)].add(names)
-        scenes.append(_Scene(function, names, everywhere[id(function)]))
+            made_with[function.owner] |= {name: sizes[0] for name, sizes in call["values"].items()}
     found: dict[int, Finding] = {}
-    for scene in scenes:
-        for execution in scene.names.executions:
-            finding = None if id(execution.statement) in found else scene.judged(execution)
-            if finding:
-                found[id(execution.statement)] = finding
-    return sorted(found.values(), key=lambda finding: finding.line)
+    right: set[int] = set()
+    lone: dict[int, Finding] = {}
+    settled: set[int] = set()
+    for function, call, executions in calls:
+        verdicts = _Call(function, call, executions, made_with[function.owner])
+        right |= verdicts.right
+        settled |= verdicts.settled
+        found = verdicts.found | found
+        lone = verdicts.lone | lone
+    executed = {id(each.statement) for _, _, executions in calls for each in executions}
+    unexecuted = (each for function in functions.values() for each in function.statements.values())
+    settled |= {id(each) for other in unexecuted if id(other) not in executed for each in other.around}
+    by_line = {finding.line: finding for remark, finding in lone.items() if remark not in settled}
+    by_line |= {each.line: each for each in found.values() if each.kind == WRONG or each.line not in by_line}
+    several = list(by_line.values())
+    if sum(finding.kind == UNCLEAR for finding in several) > len(right - found.keys()):
+        several = [Finding(each.line, each.kind if each.costs else MISSING, each.text) for each in several]
+    return sorted(several, key=lambda finding: finding.line)
 
 
 def check_shape_comments(exercise: PublicExercise, answer: Callable) -> None:
@@ -104,13 +112,37 @@ def check_shape_comments(exercise: PublicExercise, answer: Callable) -> None:
         functions = [answer, *vars(answer).values()]
         namespace = next((each.__globals__ for each in functions if hasattr(each, "__globals__")), {})
         found = findings(source, observe(source, answer.__name__, namespace, run))
-    if found:
-        hint = MEND_SHAPES if any(finding.kind == "wrong" for finding in found) else GIVE_SHAPES
-        raise CheckFailed(tried, listed([(finding.line, finding.text) for finding in found]), expected, hint)
-    passed(exercise.id, "every tensor's shape is given, and right.")
+    costly = [finding for finding in found if finding.costs]
+    if costly:
+        hint = MEND_SHAPES if any(finding.kind == WRONG for finding in costly) else GIVE_SHAPES
+        raise CheckFailed(tried, listed([(finding.line, finding.text) for finding in costly]), expected, hint)
+    passed(exercise.id, praise([finding.line for finding in found]))
 
 
-# --- where comments stand -----------------------------------------------------------------------
+def praise(unclear: list[int]) -> str:
+    """Return what is said where nothing is missing or wrong, with the lines whose comments are not understood."""
+    if not unclear:
+        return ALL_RIGHT
+    lines = ", ".join(map(str, unclear))
+    return f"every tensor's shape that can be read is right (not understood, and not judged: line {lines})."
+
+
+# --- where comments are -------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Statement:
+    """A statement of a function with the comments beside, above and below it."""
+
+    node: ast.stmt
+    beside: list[Remark]
+    above: list[Remark]
+    below: list[Remark]
+
+    @property
+    def around(self) -> list[Remark]:
+        """The comments that have lines for themselves, and may be about a neighbour."""
+        return self.above + self.below
 
 
 @dataclass(frozen=True)
@@ -128,7 +160,7 @@ class _Reader(ast.NodeVisitor):
 
     def __init__(self, text: str) -> None:
         self.functions: dict[int, Function] = {}
-        self.comments = _comments(text)
+        self.columns, self.remarks = _comments(text)
         self.statements: dict[tuple[int, int], Statement] | None = None  # of the function we are in
         self.owner = ""
         self.visit(ast.parse(text))
@@ -143,7 +175,8 @@ class _Reader(ast.NodeVisitor):
         outside = self.statements, self.owner
         self.statements, self.owner = {}, ""
         self.generic_visit(node)
-        statements = _with_shared(_without_strangers(self.statements, node))
+        _share(list(self.statements.values()))
+        statements = self.statements
         self.statements, self.owner = outside
         self.functions[node.lineno] = Function(node.name, self.owner, statements, _unsteady(node))
 
@@ -154,57 +187,55 @@ class _Reader(ast.NodeVisitor):
         if self.statements is None or node.value is None or is_text:
             return  # nothing will be observed
         first, last = node.lineno, node.end_lineno
-        while self._column(last + 1) >= node.col_offset:
+        while self.columns.get(last + 1, -1) >= node.col_offset:
             last += 1
-        while self._column(first - 1) >= 0:
+        while self.columns.get(first - 1, -1) >= 0:
             first -= 1
-        while first < node.lineno and self._goes_on(first):
-            first += 1
-        remarks = _remarks(self._between(node.lineno, node.end_lineno), self._between(node.end_lineno + 1, last))
-        above = _remarks(self._between(first, node.lineno - 1), [])
-        self.statements[node.lineno, node.col_offset] = Statement(node, remarks, above, (), last)
+        beside = self._between(node.lineno, node.end_lineno)
+        above, below = self._between(first, node.lineno - 1), self._between(node.end_lineno + 1, last)
+        self.statements[node.lineno, node.col_offset] = Statement(node, beside, above, below)
 
     visit_Assign = visit_AnnAssign = visit_AugAssign = visit_Return = visit_Expr = _visit_statement  # noqa: N815
 
-    def _column(self, line: int) -> int:
-        """Return where a comment starts that has a line for itself, or -1."""
-        return self.comments.get(line, (-1, ""))[0]
-
-    def _goes_on(self, line: int) -> bool:
-        """Tell whether a comment goes on with the one before it."""
-        before = self.comments.get(line - 1, (0, ""))[1]
-        return CONTINUES.match(self.comments[line][1]) is not None or _is_unfinished(before)
-
-    def _between(self, first: int, last: int) -> list[str]:
-        return [self.comments[line][1] for line in range(first, last + 1) if line in self.comments]
+    def _between(self, first: int, last: int) -> list[Remark]:
+        return [self.remarks[line] for line in range(first, last + 1) if line in self.remarks][:MOST_REMARKS]
 
 
-def _comments(text: str) -> dict[int, tuple[int, str]]:
-    """Return the comments by line: the column of one that has the line for itself, else -1; and what it says."""
-    found = {}
+def _comments(text: str) -> tuple[dict[int, int], dict[int, Remark]]:
+    """Return the columns of comments that have a line for themselves, and what comments say by their first lines.
+
+    A line that goes on with the one before it belongs to that.
+    """
+    columns: dict[int, int] = {}
+    texts: dict[int, str] = {}
+    last = (0, 0)  # the first and the last line of a comment
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
-            line, column = token.start
-            found[line] = (-1 if token.line[:column].strip() else column, token.string.lstrip("#"))
-    return found
+            (line, column), said = token.start, token.string.lstrip("#")
+            if not token.line[:column].strip():
+                columns[line] = column
+            first, before = last
+            is_next = line == before + 1 and line in columns and len(texts[first]) < LONGEST_COMMENT
+            if is_next and (CONTINUES.match(said) or is_unfinished(texts[first])):
+                texts[first] += f" {said}"
+            else:
+                texts[line], first = said, line
+            last = first, line
+    return columns, {line: read_remark(line, said) for line, said in texts.items()}
 
 
-def _remarks(inside: list[str], below: list[str]) -> tuple[Remark, ...]:
-    """Return what comments say, each together with the lines that go on with it."""
-    texts: list[tuple[str, bool]] = []
-    for text, is_below in [*((text, False) for text in inside), *((text, True) for text in below)]:
-        if is_below and COMMENTED_OUT.search(text):
-            continue
-        if texts and (CONTINUES.match(text) or _is_unfinished(texts[-1][0])):
-            texts[-1] = (f"{texts[-1][0]} {text}", texts[-1][1])
-        else:
-            texts.append((text, is_below))
-    return tuple(read_remark(text, is_below) for text, is_below in texts)
-
-
-def _is_unfinished(text: str) -> bool:
-    opened = text.count("(") + text.count("[") - text.count(")") - text.count("]")
-    return opened > 0 or ARROW.search(text.rstrip()[-2:]) is not None
+def _share(statements: list[Statement]) -> None:
+    """Give statements in a row that have no comment of their own the one above the first, and below the last."""
+    rows = [(one, other) for one, other in pairwise(statements) if one.node.end_lineno + 1 == other.node.lineno]
+    for one, other in rows:
+        if not (one.beside or other.beside):
+            other.above = one.above
+    for one, other in reversed(rows):
+        if not (one.beside or other.beside):
+            one.below = other.below
+    for one, other in pairwise(statements):
+        if one.node.end_lineno == other.node.lineno:  # which of the two a comment is about cannot be told
+            one.beside = other.beside = [replace(remark, is_plain=False) for remark in other.beside]
 
 
 def _unsteady(function: ast.AST) -> frozenset[str]:
@@ -218,68 +249,46 @@ def _unsteady(function: ast.AST) -> frozenset[str]:
     return frozenset(names)
 
 
-def _without_strangers(
-    statements: dict[tuple[int, int], Statement], function: ast.FunctionDef
-) -> dict[tuple[int, int], Statement]:
-    """Return the statements with less trust in words, in parentheses or bare, that stand in no other shape."""
-    uses, words = Counter(), Counter()  # words of any group, by the remarks they stand in
-    for statement in statements.values():
-        for remark in statement.remarks:
-            groups = {*remark.claims, *remark.before}
-            uses.update(name for group in groups if group.level > PROSE for name in group.names)
-            words.update({word for group in groups for name in group.names for word in name.split()})
-    nodes = [statement.node for statement in statements.values()]
-    tensors = {name for node in nodes if not _is_plain(node.value) for name in target_names(node)}
-    tensors |= {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
-    in_code = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)} - tensors
-
-    def is_shape(names: Iterable[str], longest: int) -> bool:
-        is_known = all(len(name) <= longest or words[name] > 1 or name in in_code for name in names)
-        return is_known and not tensors.issuperset(names)
-
-    def trusted(group: Group) -> Group | None:
-        names = group.sizes[0].text.split()
-        if len(group.sizes) == 1 < len(names) <= MOST_AXES and group.sizes[0].node is None and is_shape(names, 2):
-            return replace(group, sizes=tuple(map(read_size, names)), level=LIKELY)  # (b h n d)
-        if group.text[0] not in "([{" and group.names:
-            is_joined = re.fullmatch(r"\w+", group.text) is not None  # bxhxnxd
-            is_list = is_joined or "," in group.text
-            return None if is_list and not is_shape(group.names, 0 if is_joined else 2) else group
-        is_known = any(uses[name] > (group.level > PROSE) for name in group.names)
-        if group.text[0] == "[" or not group.names or is_known:
-            return group
-        return replace(group, level=min(group.level, LIKELY)) if group.level > PROSE else None
-
-    def changed(remarks: Iterable[Remark]) -> tuple[Remark, ...]:
-        return tuple(
-            replace(
-                remark,
-                claims=tuple(filter(None, map(trusted, remark.claims))),
-                before=tuple(filter(None, map(trusted, remark.before))),
-            )
-            for remark in remarks
-        )
-
-    return {
-        at: replace(each, remarks=changed(each.remarks), above=changed(each.above)) for at, each in statements.items()
-    }
-
-
-def _with_shared(statements: dict[tuple[int, int], Statement]) -> dict[tuple[int, int], Statement]:
-    """Return the statements with what is said of several in a row, such as `q, k, v: (b, n, d)`."""
-    rows = [(set(target_names(each.node)), each) for each in statements.values()]
-    shared: dict[int, list[Remark]] = defaultdict(list)
-    for place, (_, statement) in enumerate(rows):
-        for remarks, step in ((statement.remarks, -1), (statement.above, 1)):
-            for remark in remarks:
-                for other in range(place + step, place + step * MOST_SHARING, step):
-                    if not (0 <= other < len(rows) and rows[other][0] and rows[other][0] <= remark.subjects):
-                        break
-                    shared[other].append(remark)
-    return {at: replace(each, shared=tuple(shared[place])) for place, (at, each) in enumerate(statements.items())}
-
-
 # --- what has been observed ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Execution:
+    """One execution of a statement: the shapes of what it assigns or returns, and of all tensors that take part."""
+
+    statement: Statement
+    kind: str  # of the value: tensor, tuple, list or other
+    shapes: tuple[Shape, ...]
+    parts: tuple[Shape, ...]
+
+    @property
+    def has_shape(self) -> bool:
+        """Whether a tensor gets a name or is returned, alone or with others that are told apart."""
+        node = self.statement.node
+        is_return = isinstance(node, ast.Return)
+        is_several = len(target_names(node)) > 1 or (is_return and self.kind == "tuple")
+        is_stored = isinstance(node, ast.Assign | ast.AnnAssign) and not _is_item(node)
+        return (is_return or is_stored) and bool(self.shapes) and (self.kind == "tensor" or is_several)
+
+    @property
+    def needs_comment(self) -> bool:
+        """Whether the tensor is a new one."""
+        return self.has_shape and not _is_plain(self.statement.node.value)
+
+
+def _is_item(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript)
+
+
+def _is_plain(node: ast.expr | None) -> bool:
+    """Return whether a value is a name or some of them, so no new tensor."""
+    if isinstance(node, ast.IfExp):
+        return _is_plain(node.body) and _is_plain(node.orelse)
+    if isinstance(node, ast.Tuple | ast.List):
+        return all(_is_plain(element) for element in node.elts)
+    if isinstance(node, ast.Attribute | ast.Starred):
+        return _is_plain(node.value)
+    return node is None or isinstance(node, ast.Name | ast.Constant)
 
 
 def _checked_calls(
@@ -322,182 +331,176 @@ def _demand(condition: bool) -> None:
         raise TypeError("a value of another type or size")
 
 
-def _given(function: Function, call: dict, executions: list[Execution], made_with: dict[str, set[int]]) -> Given:
-    """Return what the code says about the sizes of names; `made_with` holds what the class is made with."""
-    values = {name: sizes for name, sizes in call["values"].items() if name not in function.unsteady}
-    certain = {f"self.{name}": size for name, size in call["attributes"].items() if size > 0}
-    certain |= {name: sizes[0] for name, sizes in values.items() if len(sizes) == 1 and sizes[0] > 0}
-    around = defaultdict(set, {name: set(sizes) for name, sizes in made_with.items()} if function.owner else {})
-    for name, size in call["attributes"].items():
-        around[name].add(size)
-    likely = {name: max(sizes) for name, sizes in around.items() if len(sizes) == 1 and name not in call["values"]}
-    likely = {name: size for name, size in likely.items() if size > 0}
-    occurring = {axis for each in executions for shape in (*each.shapes, *each.parts) for axis in shape}
-    for name, size in likely.items():
-        if len(name) > 3 and size in occurring and not OF_A_CALL.search(name):
-            certain.setdefault(name, size)
-    return Given(certain, likely, frozenset(name for name, sizes in values.items() if len(sizes) > 1))
-
-
 # --- the verdict --------------------------------------------------------------------------------
 
 
-class _Everywhere:
-    """The shapes that occur in all calls of one function, and the statements that are executed."""
+class _Call:
+    """One call of a function: what names stand for in it, and what is to be said about the comments of what it runs.
 
-    def __init__(self) -> None:
-        self.executed: set[int] = set()
-        self.shapes: list[tuple[Names, dict[Shape, Execution]]] = []
+    Comments between two statements are taken as those of the upper one or of the lower one, whichever makes more right.
+    """
 
-    def add(self, names: Names) -> None:
-        """Add what occurs in one call, unless another was the same."""
-        self.executed |= {id(each.statement) for each in names.executions}
-        shapes = {shape: each for each in names.executions for shape in (*each.shapes, *each.parts)}
-        if all(shapes.keys() != others.keys() for _, others in self.shapes):
-            self.shapes.append((names, shapes))
+    def __init__(self, function: Function, call: dict, executions: list[Execution], made_with: dict[str, int]) -> None:
+        self.executions = sorted(executions, key=lambda each: each.statement.node.lineno)
+        self.continued = {remark for statement in function.statements.values() for remark in statement.below}
+        self.occurring = {axis for each in executions for shape in (*each.shapes, *each.parts) for axis in shape}
+        values = {name: sizes for name, sizes in call["values"].items() if name not in function.unsteady}
+        around = {name: size for name, size in (made_with | call["attributes"]).items() if name not in call["values"]}
+        known = {name: size for name, size in around.items() if len(name) > SHORT and size in self.occurring}
+        known |= {f"self.{name}": size for name, size in call["attributes"].items()}
+        known |= {name: sizes[0] for name, sizes in values.items()}
+        self.known = {name: size for name, size in known.items() if size > 0}
+        self.free = {name for name, sizes in call["values"].items() if len(sizes) > 1}
+        self.right: set[int] = set()  # statements that need a comment and have one that is right
+        self.settled: set[int] = set()  # comments with a line for themselves that fit a neighbour
+        self.found: dict[int, Finding] = {}
+        self.lone: dict[int, Finding] = {}
+        given = self.known
+        tables = [given | self._agreed(given, is_above) for is_above in (False, True)]
+        self.known = max(tables, key=self._number_right)
+        self._judge()
 
-    def fits(self, group: Group) -> bool:
-        """Tell whether a written shape occurs; in doubt, which is where there are too many, it does."""
-        if sum(len(shapes) for _, shapes in self.shapes) > MOST_COMPARED:
-            return True
-        return any(
-            names.fits(group, shape, execution.statement)
-            for names, shapes in self.shapes
-            for shape, execution in shapes.items()
-        )
+    def _own(self, execution: Execution, is_above: bool) -> list[Remark]:
+        """Return the comments that most probably are about a statement."""
+        statement = execution.statement
+        around = [statement.above, statement.below] if is_above else [statement.below, statement.above]
+        several = [[remark for remark in remarks if remark.claims] for remarks in (statement.beside, *around)]
+        return next(filter(None, several), [])
 
+    def _agreed(self, known: dict[str, int], is_above: bool) -> dict[str, int]:
+        """Return the sizes on which most comments agree; where they are as many, one that no other name has."""
+        votes: dict[str, Counter] = defaultdict(Counter)
+        places: dict[tuple, set[int]] = defaultdict(set)
+        for each in self.executions:
+            for remark in self._own(each, is_above):
+                for number, (written, shape) in enumerate(_pairs(remark, each)):
+                    if len(written.sizes) == len(shape):
+                        for place, (size, axis) in enumerate(zip(written.sizes, shape, strict=True)):
+                            places[each.statement, remark, number, place, frozenset(size.names - known.keys())].add(
+                                axis
+                            )
+                            if size.value(known) is None:
+                                votes[size.text][axis] += 1
+        self.free |= {name for (*_, names), axes in places.items() if len(axes) > 1 for name in names}
+        agreed: dict[str, int] = {}
+        for name, counts in sorted(votes.items(), key=lambda pair: (len(pair[1]), -max(pair[1].values()))):
+            agreed[name] = max(counts, key=lambda axis: (counts[axis], axis not in agreed.values()))
+        return agreed
 
-class _Scene:
-    """One call of a function: judges the comments of what is executed in it."""
+    def _number_right(self, known: dict[str, int]) -> int:
+        self.known = known
+        needed = [each for each in self.executions if each.needs_comment]
+        return sum(any(self._is_right(remark, each) for remark in _remarks_of(each)) for each in needed)
 
-    def __init__(self, function: Function, names: Names, everywhere: _Everywhere) -> None:
-        self.function, self.names, self.everywhere = function, names, everywhere
-        self.helped: set[int] = set()  # the statements with a right comment above, or one that they share
-        earlier: dict[int, tuple[Execution, bool]] = {}  # by their last line, and whether they need what is below them
-        headings: dict[int, list[Remark]] = {}  # the comments above a row of statements, by its last line
-        for each in sorted(names.executions, key=lambda each: each.statement.node.lineno):
+    def _judge(self) -> None:
+        """Find what is to be said about each statement, and about the comments that have a line for themselves."""
+        taken: dict[Remark, Statement] = {}
+        for each in self.executions:
             statement = each.statement
-            inside = [remark for remark in statement.remarks if not remark.is_below]
-            has_own = any(group.level == CERTAIN for remark in inside for group in remark.claims)
-            before, is_relying = earlier.get(statement.node.lineno - 1, (None, False))
-            is_theirs = before and (is_relying or has_own)
-            above = [remark for remark in statement.above if not (is_theirs and _is_right(remark, before, names))]
-            above += headings.get(statement.node.lineno - 1, [])
-            if any(_is_right(remark, each, names) for remark in (*above, *statement.shared)):
-                self.helped.add(id(statement))
-                headings[statement.node.end_lineno] = above
-            elif each.shapes:  # what makes no tensor, such as `b, n, d = x.shape`, needs no comment below it
-                earlier[statement.last_line] = each, not any(_is_right(remark, each, names) for remark in inside)
+            above = [remark for remark in statement.above if taken.get(remark, statement) is statement]
+            right = [remark for remark in (*statement.beside, *above) if self._is_right(remark, each)]
+            if each.shapes and not right:
+                right = [remark for remark in statement.below if self._is_right(remark, each)]
+                taken |= dict.fromkeys(right, statement)
+            for remark in statement.around:
+                self._place(remark, each, right)
+            finding = self._finding(each, right, above) if each.shapes or _is_item(statement.node) else None
+            if finding:
+                self.found.setdefault(id(statement), finding)
+            elif each.needs_comment:
+                self.right.add(id(statement))
 
-    def judged(self, execution: Execution) -> Finding | None:
-        """Return what is to be said about the comments of a statement that was executed."""
-        statement, names, is_needed = execution.statement, self.names, _needs_comment(execution)
-        if not execution.shapes and not _is_item(statement.node):
+    def _place(self, remark: Remark, execution: Execution, right: list[Remark]) -> None:
+        """Note whether a comment with a line for itself fits a statement beside it."""
+        is_below = remark in execution.statement.below
+        if remark.is_connected and not is_below and remark in self.continued:
+            return  # it is about the statement above it
+        wrong = [written for written in remark.before if not self._are_parts([written], execution)]
+        is_last = remark.is_connected and is_below and not any(each in right for each in execution.statement.below)
+        is_step = not is_last and self._are_parts(remark.claims, execution)
+        is_claim_right = is_step or self._is_right(remark, execution)
+        if not self._is_clear(remark) or (is_claim_right and not wrong):
+            self.settled.add(id(remark))
+        elif is_below or id(remark) not in self.lone:
+            said = _said_wrongly(remark.shapes[-1], execution, self.known)
+            self.lone[id(remark)] = _of_no_tensor(wrong[0], execution) if is_claim_right else said
+
+    def _finding(self, execution: Execution, right: list[Remark], above: list[Remark]) -> Finding | None:
+        """Return what is to be said about a statement with those comments that are right."""
+        statement, is_needed = execution.statement, execution.needs_comment
+        is_settled = any(remark in right for remark in statement.beside) or not execution.has_shape
+        for remark in filter(self._is_clear, statement.beside):
+            is_step = is_settled and self._are_parts(remark.claims, execution)
+            if remark.claims and not (remark in right or is_step):
+                return _said_wrongly(remark.shapes[-1], execution, self.known)
+            for written in remark.before:
+                if not self._are_parts([written], execution):
+                    return _of_no_tensor(written, execution)
+        if right or not is_needed:
             return None
-        right = [remark for remark in statement.remarks if _is_right(remark, execution, names)]
-        together = [group for remark in statement.remarks for group in remark.claims]
-        is_claimed = (
-            bool(right)
-            or id(statement) in self.helped
-            or (len(statement.remarks) > 1 and _covers(together, execution, names))
-        )
-        for remark in statement.remarks:
-            is_settled = not is_needed or (is_claimed and right != [remark]) or id(statement) in self.helped
-            if remark.is_below and self._is_heading(remark, execution, is_settled):
-                continue
-            if remark not in right:
-                least = LIKELY if is_needed and not is_claimed else CERTAIN
-                claim = next((group for group in remark.claims if group.level >= least), None)
-                is_step = is_claimed and not (remark.has_arrow and remark is statement.remarks[-1])
-                if claim and not (is_step and names.fits_any(claim, execution)):
-                    return _said_wrongly(claim, execution, names)
-            for group in remark.before:
-                meant = group.as_part if remark.is_per_item and remark in right else group
-                if group.level == CERTAIN and not names.fits_any(meant, execution):
-                    return _of_no_tensor(group, execution)
-        return _missing(execution) if is_needed and not is_claimed else None
+        remarks = [*statement.beside, *above, *statement.below]
+        if any(remark.looks_like_one and not self._is_clear(remark) for remark in remarks):
+            return Finding(
+                statement.node.lineno,
+                UNCLEAR,
+                f"the comment of {_subject(execution)} is not understood; {_outcome(execution)}",
+            )
+        return _missing(execution)
 
-    def _is_heading(self, remark: Remark, execution: Execution, is_settled: bool) -> bool:
-        """Tell whether a comment below may be about something else, which it may if the statement needs it not."""
-        later = [at[0] for at in self.function.statements if at[0] > execution.statement.last_line]
-        following = [each for each in self.names.executions if each.statement.node.lineno == min(later, default=0)]
-        if any(_is_right(remark, each, self.names) for each in following):
-            return not _is_right(remark, execution, self.names) or is_settled
-        if not is_settled:
-            return False
-        unseen = [each for each in self.function.statements.values() if each.node.lineno == min(later, default=0)]
-        if unseen and not any(id(each) in self.everywhere.executed for each in unseen):
-            return True
-        certain = [group for group in (*remark.claims[:1], *remark.before) if group.level == CERTAIN]
-        return not remark.is_connected and all(map(self.everywhere.fits, certain))
+    def _is_right(self, remark: Remark, execution: Execution) -> bool:
+        """Return whether a comment gives the shapes of what is assigned, in order, or one for all of them."""
+        pairs = list(_pairs(remark, execution))
+        return bool(pairs) and all(self._fits(written, shape) for written, shape in pairs)
 
+    def _is_clear(self, remark: Remark) -> bool:
+        """Return whether a comment is in the notation of the assignments, with no numbers but those that occur."""
+        sizes = [size for written in remark.shapes for size in written.sizes if not size.names]
+        return remark.is_plain and all(size.value({}) in {1, *self.occurring} for size in sizes)
 
-def _needs_comment(execution: Execution) -> bool:
-    """Tell whether a new tensor gets a name or is returned, alone or with others that are told apart."""
-    node = execution.statement.node
-    is_return = isinstance(node, ast.Return)
-    is_several = len(target_names(node)) > 1 or (is_return and execution.kind == "tuple")
-    is_stored = isinstance(node, ast.Assign | ast.AnnAssign) and not _is_item(node)
-    is_one = execution.kind == "tensor" or is_several
-    return (is_return or is_stored) and bool(execution.shapes) and is_one and not _is_plain(node.value)
+    def _are_parts(self, shapes: Iterable[Written], execution: Execution) -> bool:
+        """Return whether all written shapes are those of tensors that take part in a statement."""
+        parts = (*execution.shapes, *execution.parts)
+        return all(any(self._fits(written, shape) for shape in parts) for written in shapes)
+
+    def _fits(self, written: Written, shape: Shape) -> bool:
+        """Return whether a written shape can be this one; a name that is not known must be one size in it."""
+        bound: dict[str, int] = {}
+
+        def fits(size: Size, axis: int) -> bool:
+            if size.names & self.free:
+                return True
+            value = size.value(self.known)
+            return axis == (self.known.get(size.text, bound.setdefault(size.text, axis)) if value is None else value)
+
+        return len(written.sizes) == len(shape) and all(map(fits, written.sizes, shape))
 
 
-def _is_item(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript)
+def _remarks_of(execution: Execution) -> list[Remark]:
+    return [*execution.statement.beside, *execution.statement.around]
 
 
-def _is_plain(node: ast.expr | None) -> bool:
-    """Tell whether a value is a name or some of them, so no new tensor."""
-    if isinstance(node, ast.IfExp):
-        return _is_plain(node.body) and _is_plain(node.orelse)
-    if isinstance(node, ast.Tuple | ast.List):
-        return all(_is_plain(element) for element in node.elts)
-    if isinstance(node, ast.Attribute | ast.Starred):
-        return _is_plain(node.value)
-    return node is None or isinstance(node, ast.Name | ast.Constant)
+def _pairs(remark: Remark, execution: Execution) -> Iterable[tuple[Written, Shape]]:
+    """Return the claims of a comment with the shapes that they are about: one for all of them, or one for each."""
+    claims, shapes = remark.claims, execution.shapes
+    return zip(claims if len(claims) >= len(shapes) else claims[:1] * len(shapes), shapes, strict=False)
 
 
-def _is_right(remark: Remark, execution: Execution, names: Names) -> bool:
-    """Tell whether a remark gives the shapes of what is assigned; where none is asked for, less will do."""
-    node, shapes, is_needed = execution.statement.node, execution.shapes, _needs_comment(execution)
-    if remark.is_list and len(remark.claims) == len(shapes) > 1:
-        return all(map(names.fits, remark.claims, shapes, [execution.statement] * len(shapes)))
-    if _covers(remark.claims, execution, names):
-        return True
-    if remark.is_per_item and _covers(remark.before[:1], execution, names):  # (b, h, n, d) -> one (n, d) per head
-        return all(names.fits_any(group.as_part, execution) for group in remark.claims)
-    if is_needed and not isinstance(node.value, ast.IfExp):
-        return False
-    is_about_any = isinstance(node, ast.Expr | ast.AugAssign) or _is_item(node) or execution.kind != "tensor"
-    possible = execution.parts if is_about_any and not is_needed else shapes
-    return any(names.fits(group, shape, execution.statement) for group in remark.claims for shape in possible)
+def _said_wrongly(written: Written, execution: Execution, known: dict[str, int]) -> Finding:
+    names = dict.fromkeys(name for size in written.sizes for name in sorted(size.names) if name in known)
+    sizes = ", ".join(f"{name}={known[name]}" for name in names)
+    text = f"{_subject(execution)} is said to be {written.text}, {_outcome(execution)}"
+    return Finding(execution.statement.node.lineno, WRONG, text + (f" ({sizes})" if sizes else ""))
 
 
-def _covers(groups: Iterable[Group], execution: Execution, names: Names) -> bool:
-    """Tell whether there is a shape for each tensor, in order; one may stand for several in a row."""
-    rest = list(execution.shapes)
-    for group in groups:
-        while rest and names.fits(group, rest[0], execution.statement):
-            rest.pop(0)
-    return bool(execution.shapes) and not rest
-
-
-def _said_wrongly(group: Group, execution: Execution, names: Names) -> Finding:
-    written = dict.fromkeys(name for size in group.sizes for name in sorted(size.names) if name in names.known)
-    sizes = ", ".join(f"{name}={names.known[name]}" for name in written)
-    text = f"{_subject(execution)} is said to be {group.text}, {_outcome(execution)}" + (f" ({sizes})" if sizes else "")
-    return Finding(execution.statement.node.lineno, "wrong", text)
-
-
-def _of_no_tensor(group: Group, execution: Execution) -> Finding:
+def _of_no_tensor(written: Written, execution: Execution) -> Finding:
     there = ", ".join(map(str, execution.parts[:6]))
-    text = f"{group.text} is the shape of no tensor in this line (there are {there})"
-    return Finding(execution.statement.node.lineno, "wrong", text)
+    text = f"{written.text} is the shape of no tensor in this line (there are {there})"
+    return Finding(execution.statement.node.lineno, WRONG, text)
 
 
 def _missing(execution: Execution) -> Finding:
     text = f"{_subject(execution)} has no shape comment; {_outcome(execution)}"
-    return Finding(execution.statement.node.lineno, "missing", text)
+    return Finding(execution.statement.node.lineno, MISSING, text)
 
 
 def _subject(execution: Execution) -> str:
