@@ -1,7 +1,6 @@
 """The zip that students get: lessons and assignments so far, the package without the answers, and how to set it up."""
 
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -17,6 +16,7 @@ from grading.exercises import hidden_from, sealed_in
 from grading.outline import write_outlines
 from grading.student_edition import write_student_edition
 from transformer_lm.checks.topic_04_language_model.training_run import FILE as MODEL_FILE
+from transformer_lm.files import replacing
 
 CHECKOUT = Path(__file__).parents[1]
 WHEN = (2020, 1, 1, 0, 0, 0)  # the same files give the same zip
@@ -140,13 +140,11 @@ def _student_pins() -> list[str]:
 
 
 def _zipped(top: Path, path: Path) -> int:
-    """Write a folder as a zip under a temporary name, then put it in place; return how many files it has."""
+    """Write a folder as a zip; return how many files it has."""
     files = sorted(file for file in top.rglob("*") if file.is_file())
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as archive:
+    with replacing(path) as written, zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in files:
             entry = zipfile.ZipInfo(str(file.relative_to(top.parent)), WHEN)
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, file.read_bytes(), zipfile.ZIP_DEFLATED)
-    os.replace(unfinished, path)
     return len(files)

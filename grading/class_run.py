@@ -32,6 +32,7 @@ from grading.pages import printable
 from grading.pipeline import locked_sources, ready, released_path
 from grading.source_digest import grading_digest
 from grading.workers import WorkersLost, side_by_side
+from transformer_lm.files import write_whole
 
 LONGEST_NAME = 200  # bytes of a student's name
 CHANGED = "It was changed while the run went on."
@@ -271,11 +272,7 @@ class ClassRun:
 
     def _note_done(self, student: str, digest: str, notes: list[str], graded: bool) -> None:
         done = {"digest": digest, "grading": self._grading, "notes": notes, "graded": graded}
-        path = self._done_file(student)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(done))
-        unfinished.replace(path)
+        write_whole(self._done_file(student), json.dumps(done))
 
     def _save_zeros(self, student: str) -> None:
         """Save that there is nothing to grade: 0 points, for a person to look at."""

@@ -10,6 +10,7 @@ from nbgrader.plugins.export import ExportPlugin
 from traitlets import Bool, Dict, Enum, Unicode, default
 
 from grading.late import renew_penalties
+from transformer_lm.files import replacing
 
 COLUMNS = (
     "assignment",
@@ -216,11 +217,9 @@ def write_csv(path: Path, rows: Iterator[dict[str, object]]) -> None:
 
 
 def write_rows(path: Path, rows: Iterable[Iterable[object]]) -> None:
-    """Write rows under a temporary name, then put the file in place."""
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    with unfinished.open("w", newline="", encoding="utf-8") as file:
+    """Write rows as a file of comma-separated values."""
+    with replacing(path) as written, written.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(rows)
-    unfinished.replace(path)
 
 
 def defused(value: object) -> object:

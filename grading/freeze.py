@@ -8,6 +8,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from grading.record import Arrays, Record
+from transformer_lm.files import write_whole
 from transformer_lm.test_values import FOLDER
 
 SEED = 2017
@@ -53,9 +54,7 @@ def _stored(array: np.ndarray) -> np.ndarray:
 
 
 def freeze(record: Record, folder: Path = FOLDER) -> Path:
-    """Write the frozen file of an exercise under a temporary name, then put it in place."""
+    """Write the frozen file of an exercise, and return where it is."""
     path = folder / f"{record.id}.safetensors"
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_bytes(frozen_bytes(record))
-    unfinished.replace(path)
+    write_whole(path, frozen_bytes(record))
     return path

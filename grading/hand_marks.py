@@ -14,6 +14,7 @@ from nbformat import NotebookNode
 from nbgrader.api import Grade
 
 from grading.submission import is_check, marks
+from transformer_lm.files import write_whole
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,8 @@ def read_seen(path: Path) -> dict[str, Seen]:
 
 
 def write_seen(path: Path, seen: dict[str, Seen]) -> None:
-    """Write the file, under a temporary name first."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps({name: asdict(known) for name, known in seen.items()}), encoding="utf-8")
-    unfinished.replace(path)
+    """Write what is known about each graded cell."""
+    write_whole(path, json.dumps({name: asdict(known) for name, known in seen.items()}))
 
 
 def given(grade: Grade) -> list[float | None]:

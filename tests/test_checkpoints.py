@@ -163,7 +163,7 @@ def test_a_model_that_can_not_be_written_leaves_the_old_file_and_no_other(path, 
 
 def test_a_checkpoint_that_can_not_be_written_leaves_the_old_ones_and_nothing_else(tmp_path, model, monkeypatch):
     save_step(tmp_path, 1, model)
-    for module, name in ((os, "rename"), (checkpoints, "save_file"), (checkpoints, "_flush")):
+    for module, name in ((os, "rename"), (checkpoints, "save_file"), (checkpoints, "flush")):
         with monkeypatch.context() as broken:
             broken.setattr(module, name, disk_full)
             with pytest.raises(OSError, match="disk full"):

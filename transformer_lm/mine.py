@@ -33,6 +33,7 @@ from transformer_lm import (
     sampling,
 )
 from transformer_lm.checks.source import cell_source
+from transformer_lm.files import write_whole
 
 
 @dataclass(frozen=True)
@@ -173,14 +174,6 @@ def _text_before(file: Path) -> str:
     except (OSError, ValueError, SyntaxError):
         return ""
     return text
-
-
-def write_whole(file: Path, text: str) -> None:
-    """Write a file so that at any time it is the old one or the new one."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_name(f"{file.name}.{os.getpid()}.unfinished")  # another kernel may write it now, too
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, file)
 
 
 # Whether an answer is right: in the notebook, and from a file

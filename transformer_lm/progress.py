@@ -4,7 +4,8 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 
-from transformer_lm.mine import folder, write_whole
+from transformer_lm.files import write_whole
+from transformer_lm.mine import folder
 from transformer_lm.outlines import assignments, load_outline
 
 FILE = "progress.json"

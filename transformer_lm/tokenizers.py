@@ -13,7 +13,6 @@ import importlib
 import json
 import operator
 import os
-import tempfile
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -22,6 +21,8 @@ from functools import cached_property
 from pathlib import Path
 
 from torch import Tensor
+
+from transformer_lm.files import write_whole
 
 REPLACEMENT = "\ufffd"  # what stands for what can't be shown, here as everywhere in Unicode
 NAMED = 5  # unknown characters that an error names
@@ -35,11 +36,7 @@ class _Tokenizer:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the table to a file, which is complete or as it was before."""
-        path = Path(path)
-        with tempfile.TemporaryDirectory(prefix="unfinished-", dir=path.parent) as folder:
-            written = Path(folder) / path.name
-            written.write_text(json.dumps(self.as_table(), ensure_ascii=False) + "\n", encoding="utf-8")
-            os.replace(written, path)
+        write_whole(path, json.dumps(self.as_table(), ensure_ascii=False) + "\n")
 
     def _indices(self, tokens: Iterable[int] | Tensor) -> list[int]:
         """Return tokens as integers.
