@@ -35,7 +35,7 @@ def test_outputs_beyond_a_hundred_are_counted_and_the_last_one_stays():
 
 
 def test_html_that_is_too_long_or_too_deep_is_shown_as_text():
-    assert harmless("<b>a</b><script>b</script>") == "<b>a</b>b"
+    assert harmless("<b>a</b><script>b</script>") == "<b>a</b>"
     assert harmless("<div>" * 5_000).startswith("<pre>&lt;div&gt;&lt;div&gt;")
     table = "<table>" + "<tr><td>1.5</td></tr>" * 1_000 + "</table>"
     assert harmless(table).count("<td>") == 1_000
