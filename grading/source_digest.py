@@ -1,7 +1,7 @@
 """A fingerprint of the code that decides the points of an assignment: if it changes, submissions are graded again.
 
 It covers the judge, what runs in the answer process, and the records of that assignment, each with all that it imports
-from this repository. The records of other assignments are left out, and so are commands that only show results.
+from this repository, and the hints that lie beside these. The records of other assignments are left out, and so are commands that only show results.
 """
 
 import ast
@@ -17,6 +17,7 @@ PACKAGES = ("grading", "transformer_lm")
 JUDGE = "grading/judging.py"
 INSIDE = "grading/inside/*.py"
 DATA = "grading/trained_heads/*"  # what heads are searched in
+HINTS = "hints.toml"  # in the folder of the modules that give them
 
 
 def grading_digest(assignment: str, checkout: Path = CHECKOUT) -> str:
@@ -38,7 +39,8 @@ def deciding_files(assignment: str, checkout: Path = CHECKOUT) -> list[Path]:
         if file not in found:
             found.add(file)
             waiting += _imported(file, checkout)
-    return sorted(found | set(checkout.glob(DATA)))
+    hints = {file.with_name(HINTS) for file in found if file.with_name(HINTS).is_file()}
+    return sorted(found | hints | set(checkout.glob(DATA)))
 
 
 def _imported(file: Path, checkout: Path) -> Iterator[Path]:
