@@ -40,6 +40,7 @@ from transformer_lm.checks.diagnosis import compare_gradients, require_unchanged
 from transformer_lm.checks.exercise import PublicExercise
 from transformer_lm.checks.report import CheckFailed
 from transformer_lm.checks.student_test import TestExercise
+from transformer_lm.text_tables import aligned
 
 SECONDS = 5  # for an answer, as in a submission: a mutant may run for ever
 COMPARED_SECONDS = 20  # for what was accepted: another verdict, or all cases of a comparison
@@ -139,10 +140,7 @@ def as_text(found: list[tuple[Task, Verdict]], verbose: bool = False) -> str:
     rows = table(found)
     total = {"exercise": "all"} | {column: sum(row[column] for row in rows) for column in COLUMNS[1:]}
     shown = [dict(zip(COLUMNS, COLUMNS, strict=True)), *rows, total]
-    widths = {column: max(len(str(row[column])) for row in shown) for column in COLUMNS}
-    for row in shown:
-        first, *others = (str(row[column]).rjust(width) for column, width in widths.items())
-        lines.append("  ".join([first.strip().ljust(widths["exercise"]), *others]))
+    lines.append(aligned([[str(row[column]) for column in COLUMNS] for row in shown], left=1))
     counts = f"{total[REFUSED]} refused, {total[EQUIVALENT]} equivalent, {total['survivors']} survivors"
     return "\n".join([*lines, f"{total['mutants']} mutants: {counts}."])
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from transformer_lm.ablation import LossChange
 from transformer_lm.head_scores import Measured, is_about_place
+from transformer_lm.text_tables import aligned
 
 NO_NAME = "-"
 MARK = "*"  # after a score that stands out
@@ -33,7 +34,7 @@ def summary(measured: Measured, changes: Mapping[tuple[int, int], LossChange] | 
             if changes is not None:
                 row.append(f"{changes[layer, head].change:+.3f}")
             rows.append(row)
-    return _aligned(rows)
+    return aligned(rows, left=2)
 
 
 def score_table(measured: Measured) -> str:
@@ -49,7 +50,7 @@ def score_table(measured: Measured) -> str:
             f"{found.score[layer, head]:.2f}{MARK if names[layer][head] == name else ' '}" for layer, head in every
         ]
         rows.append([name, f"{found.chance:.2f}", *scores])
-    return _aligned(rows)
+    return aligned(rows, left=2)
 
 
 def save_pictures(
@@ -84,15 +85,3 @@ def save_pictures(
         figure.savefig(paths[-1], dpi=100, bbox_inches="tight")
         plt.close(figure)
     return paths
-
-
-def _aligned(rows: list[list[str]]) -> str:
-    """Return rows as lines with aligned columns, the first two to the left, numbers to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    left = 2
-    lines = []
-    for row in rows:
-        names = [cell.ljust(width) for cell, width in zip(row[:left], widths[:left], strict=True)]
-        numbers = [cell.rjust(width) for cell, width in zip(row[left:], widths[left:], strict=True)]
-        lines.append("  ".join(names + numbers).rstrip())
-    return "\n".join(lines)

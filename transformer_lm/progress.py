@@ -7,6 +7,7 @@ from datetime import datetime
 from transformer_lm.files import write_whole
 from transformer_lm.mine import folder
 from transformer_lm.outlines import assignments, load_outline
+from transformer_lm.text_tables import aligned
 
 FILE = "progress.json"
 HEAD = ("assignment", "checks passed", "points", "written", "hints", "last checked")
@@ -50,9 +51,7 @@ class Progress:
     rows: tuple[tuple[str, ...], ...]
 
     def __repr__(self) -> str:
-        widths = [max(map(len, column)) for column in zip(HEAD, *self.rows, strict=True)]
-        lines = [zip(row, widths, strict=True) for row in (HEAD, *self.rows)]
-        return "\n".join("  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in lines)
+        return aligned([HEAD, *self.rows])
 
     def _repr_markdown_(self) -> str:
         rows = [HEAD, ("---",) * len(HEAD), *self.rows]

@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from transformer_lm.classification import History
 from transformer_lm.heatmaps import COLOURS
+from transformer_lm.text_tables import aligned
 
 LINE_COLOURS = plt.style.library["tableau-colorblind10"]["axes.prop_cycle"].by_key()["color"]
 
@@ -60,9 +61,7 @@ class ResultsTable:
         return [[self.title, *self.columns], *cells]
 
     def __repr__(self) -> str:
-        lines = self._lines()
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+        return aligned(self._lines())
 
     def _repr_html_(self) -> str:
         columns, *rows = [[html.escape(text) for text in line] for line in self._lines()]
