@@ -25,14 +25,16 @@ from nbgrader.apps import NbGraderAPI
 from grading.cluster import on_cluster
 from grading.export import grade_rows, write_csv
 from grading.faults import ANY_REMEDY, NEEDED, MachineFault, is_machines, machine_fault
-from grading.gradebook import add_indexes, kept_open, lost, opened
+from grading.gradebook import add_indexes, lost, opened
 from grading.handed_in import HandedIn, handed_in, listed
 from grading.judging import Job, Judged, given_up, judge_submission, nbgrader_for, without_a_worker
+from grading.nbgrader_patches import kept_open
 from grading.pages import printable
 from grading.pipeline import locked_sources, ready, released_path
 from grading.source_digest import grading_digest
 from grading.workers import WorkersLost, side_by_side
 from transformer_lm.files import write_whole
+from transformer_lm.text_tables import aligned
 
 LONGEST_NAME = 200  # bytes of a student's name
 CHANGED = "It was changed while the run went on."
@@ -365,7 +367,4 @@ def table(rows: Iterable[Row]) -> str:
         notes = [row.notes] if row.notes else []
         points = f"{row.score:g} of {row.max_score:g}" + (" + by hand" if row.needs_a_person else "")
         lines.append((row.student, points, str(row.late) if row.late else "", " ".join(notes)))
-    lines = [tuple(map(printable, line)) for line in lines]
-    widths = [max(len(line[column]) for line in lines) for column in range(3)]
-    padded = [[*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[3]] for line in lines]
-    return "\n".join("  ".join(line).rstrip() for line in padded)
+    return aligned([tuple(map(printable, line)) for line in lines])

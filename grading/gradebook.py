@@ -9,10 +9,8 @@ from pathlib import Path
 from nbgrader.api import Comment, Grade, Gradebook, InvalidEntry, SubmittedAssignment, SubmittedNotebook
 from nbgrader.apps.baseapp import NbGrader
 from nbgrader.coursedir import CourseDirectory
-from sqlalchemy import Index, create_engine, event, make_url
-from sqlalchemy.engine import ExceptionContext
+from sqlalchemy import Index, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, NoSuchModuleError, OperationalError
-from sqlalchemy.orm import scoped_session, sessionmaker
 
 # nbgrader asks for what belongs to one submission. Without these, the database would go through those of the whole
 # class each time, and a run would take the square of its size.
@@ -66,12 +64,12 @@ def reached(url: str) -> Iterator[None]:
     except (DatabaseError, InterfaceError, InvalidEntry) as error:
         # nbgrader makes an InvalidEntry of all errors at a commit.
         reason = error.__context__ if isinstance(error, InvalidEntry) else error
-        if not _is_lost(reason):
+        if not is_lost(reason):
             raise
         raise lost(url, reason.orig) from error
 
 
-def _is_lost(error: BaseException | None) -> bool:
+def is_lost(error: BaseException | None) -> bool:
     """Tell whether a database can't be reached or is damaged; SQLite says the latter by the most general error."""
     return isinstance(error, OperationalError | InterfaceError) or type(error) is DatabaseError
 
@@ -103,39 +101,3 @@ def add_indexes(gradebook: Gradebook) -> None:
     """Add to a gradebook the indexes that it has not got yet."""
     for index in INDEXES:
         index.create(gradebook.engine, checkfirst=True)
-
-
-@contextmanager
-def kept_open(url: str) -> Iterator[list[object]]:
-    """Let whoever opens this gradebook, in this process, share one engine; give a list of how the database failed.
-
-    nbgrader opens it eight times for each submission, and each time connects, looks for all tables and compiles all
-    queries anew: that takes as long as all else that it does. A failure of the database it takes for one of the
-    submission; the list tells them apart.
-    """
-    engine, courses, failures = create_engine(url, pool_pre_ping=True), set(), []
-    opens, closes = Gradebook.__init__, Gradebook.close
-
-    @event.listens_for(engine, "handle_error")
-    def note(context: ExceptionContext) -> None:
-        if _is_lost(context.sqlalchemy_exception) and not context.is_pre_ping:
-            failures.append(context.original_exception)
-
-    def share(self: Gradebook, db_url: str, course_id: str = "default_course", authenticator: object = None) -> None:
-        if db_url != url:
-            return opens(self, db_url, course_id, authenticator)
-        self.engine, self.course_id, self.authenticator = engine, course_id, authenticator
-        self.db = scoped_session(sessionmaker(bind=engine))
-        if course_id not in courses:
-            self.check_course(course_id)
-            courses.add(course_id)
-
-    def give_back(self: Gradebook) -> None:
-        self.db.remove() if self.engine is engine else closes(self)
-
-    Gradebook.__init__, Gradebook.close = share, give_back
-    try:
-        yield failures
-    finally:
-        Gradebook.__init__, Gradebook.close = opens, closes
-        engine.dispose()

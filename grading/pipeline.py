@@ -8,21 +8,19 @@ import glob
 import os
 import shutil
 import textwrap
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
 from nbconvert.exporters import NotebookExporter
 from nbformat import NotebookNode
-from nbgrader.api import Grade, Gradebook, Notebook, SubmittedAssignment
+from nbgrader.api import Grade, Gradebook, Notebook
 from nbgrader.converters import Autograde
 from nbgrader.preprocessors import NbGraderPreprocessor, SaveAutoGrades
 from nbgrader.utils import compute_checksum, determine_grade
-from sqlalchemy import event
-from sqlalchemy.exc import SAWarning
 from traitlets import Bool
 
+from grading import nbgrader_patches
 from grading.hand_marks import Seen, fingerprint, given, read_seen, still_holds, write_seen
 from grading.handed_in import LONGEST_TIME
 from grading.judge import ExerciseResult
@@ -265,14 +263,4 @@ class SaveGrades(SaveAutoGrades):
         return determine_grade(cell, self.log)[0] if marks(cell).get("grade") else None  # None for a task
 
 
-@event.listens_for(SubmittedAssignment.timestamp, "set", active_history=True)
-def _forget_scores(submission: SubmittedAssignment, new: object, old: object, initiator: object) -> None:
-    """Let no score outlive its submission: nbgrader saves the new time first, and may be stopped before the scores."""
-    if new != old:
-        for notebook in submission.notebooks:
-            for grade in notebook.grades:
-                grade.auto_score, grade.needs_manual_grade = None, True
-
-
-# nbgrader makes rows in an order that SQLAlchemy warns of, and which does no harm.
-warnings.filterwarnings("ignore", "Object of type <Submitted", SAWarning)
+nbgrader_patches.install()

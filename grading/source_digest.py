@@ -1,7 +1,8 @@
 """A fingerprint of the code that decides the points of an assignment: if it changes, submissions are graded again.
 
 It covers the judge, what runs in the answer process, and the records of that assignment, each with all that it imports
-from this repository, and the hints that lie beside these. The records of other assignments are left out, and so are commands that only show results.
+from this repository, and the hints beside these. The records of other assignments are left out, and so are commands
+that only show results.
 """
 
 import ast
