@@ -31,10 +31,15 @@ def _place_in(cells: list[str], record: Record) -> int:
 
 
 def _record_in(module: ModuleType) -> Record | None:
-    """Return the record of the exercise that a module is named after; none if it holds what several exercises share."""
+    """Return the record of the exercise that a module is named after; none if it holds what several exercises share.
+
+    Raises ValueError if the exercise that it holds has another name.
+    """
     exercise = module.__name__.rpartition(".")[2].replace("_", "-")
-    found = (value for value in vars(module).values() if isinstance(value, Record) and value.id == exercise)
-    return next(found, None)
+    found = {value.id: value for value in vars(module).values() if isinstance(value, Record)}
+    if found and exercise not in found:
+        raise ValueError(f"{module.__name__} must be named after its exercise, got a record of {', '.join(found)}.")
+    return found.get(exercise)
 
 
 @functools.cache
