@@ -27,7 +27,7 @@ OTHER_SIZES = hint("other-sizes")
 SIZE_ONE = hint("size-one")
 
 
-class Contract(Protocol):
+class CallContract(Protocol):
     """What has to be known about an exercise to call its answers: see `PublicExercise`."""
 
     axes: dict[str, str]
@@ -85,7 +85,7 @@ CALLS = (
 ELSEWHERE = Way(build=True, other_device=True)  # the last call of all
 
 
-def calls_of(exercise: Contract) -> list[Call]:
+def calls_of(exercise: CallContract) -> list[Call]:
     """Return the calls that an exercise allows: without a batch there is no sequence to be alone."""
     return [call for call in CALLS if exercise.batched or not call.whole]
 
@@ -111,7 +111,7 @@ class Caller:
     `rules` returns the `with` in which the answer is called.
     """
 
-    def __init__(self, exercise: Contract, rules: Callable[[], AbstractContextManager] = nullcontext) -> None:
+    def __init__(self, exercise: CallContract, rules: Callable[[], AbstractContextManager] = nullcontext) -> None:
         self.exercise, self.rules = exercise, rules
         self.subject: object = None
 
@@ -139,7 +139,7 @@ class Caller:
             outcome.failed = failed
         return outcome
 
-    def _keep_outputs(self, exercise: Contract, outcome: Outcome, expected: dict[str, str]) -> None:
+    def _keep_outputs(self, exercise: CallContract, outcome: Outcome, expected: dict[str, str]) -> None:
         """Keep every output that comes, and the first error: it may be about one part of an exercise only."""
         given, outputs, counter = outcome.after, exercise.call(self.subject, outcome.after), ProductCounter()
         counting = counter if exercise.products is not None else nullcontext()  # it slows every operation down
