@@ -8,11 +8,11 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
-import grading
-import transformer_lm
-from grading.exercises import records
+from grading import exercises
 from grading.submission import is_check
+from transformer_lm import checks
 from transformer_lm.checks.places import PREFIX
+from transformer_lm.hints import FOLDER as HINTS
 
 TEMPLATES = Path(__file__).with_name("new_exercise")
 POINTS = 2
@@ -27,7 +27,7 @@ def write_exercise(exercise: str, topic: str, root: Path) -> list[Path]:
     assignment = root / "source" / topic / f"{topic}.ipynb"
     if not ID.fullmatch(exercise):
         raise ValueError(f"EXERCISE must be lower-case words joined by hyphens, such as causal-mask, got {exercise!r}.")
-    if exercise in records():
+    if exercise in exercises.records():
         raise ValueError(f"EXERCISE must be a new id, got {exercise!r}, which is an exercise already.")
     if not assignment.is_file():
         topics = sorted(path.parent.name for path in root.glob("source/*/*.ipynb"))
@@ -48,8 +48,8 @@ def write_exercise(exercise: str, topic: str, root: Path) -> list[Path]:
     }
     texts = {path.name: Template(path.read_text(encoding="utf-8")).substitute(words) for path in TEMPLATES.iterdir()}
     modules = {
-        Path(transformer_lm.__file__).parent / "checks" / package / f"{name}.py": texts["check.py.txt"],
-        Path(grading.__file__).parent / "exercises" / package / f"{name}.py": texts["record.py.txt"],
+        Path(checks.__file__).parent / package / f"{name}.py": texts["check.py.txt"],
+        Path(exercises.__file__).parent / package / f"{name}.py": texts["record.py.txt"],
     }
     taken = next((path for path in modules if path.exists()), None)
     if taken:
@@ -63,7 +63,7 @@ def write_exercise(exercise: str, topic: str, root: Path) -> list[Path]:
             (path.parent / "__init__.py").write_text(f'"""Topic {topic}."""\n', encoding="utf-8")
         path.write_text(text, encoding="utf-8")
     nbformat.write(notebook, assignment)
-    hints = Path(transformer_lm.__file__).parent / "hints" / f"{topic}.md"
+    hints = HINTS / f"{topic}.md"
     with hints.open("a", encoding="utf-8") as file:
         file.write(texts["hints.md"])
     return [*modules, assignment, hints]
