@@ -25,7 +25,7 @@ ANSWERS = import signal, sys; from urllib.request import Request, urlopen; \
 unexport PYTHONHOME PYTHONPATH VIRTUAL_ENV PIP_PREFIX PIP_TARGET PIP_USER JUPYTER_PATH
 export JUPYTER_PREFER_ENV_PATH = 1
 
-.PHONY: help lab test test-all data lint format release bundle lessons demo frozen site bench programs lock clean
+.PHONY: help lab test test-all data lint format release bundle lessons demo frozen site rooms bench programs lock clean
 
 help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s%s\n", $$1, $$2 }' Makefile
@@ -49,7 +49,7 @@ test-all: test  ## then also those that repeat for certainty: all wrong answers,
 
 # A lab needs the text of the lessons only. A corpus that can't be fetched is named, and keeps nobody from the rest.
 FETCH = tests/needed_data.py
-lab: FETCH = -P transformer_lm/downloads.py
+lab: FETCH = -P transformer_lm/texts/downloads.py
 data: .venv/ready  ## fetch the texts that lessons and tests read, where they are missing
 	@.venv/bin/python $(FETCH) || true
 
@@ -81,7 +81,7 @@ demo: .venv/ready programs  ## set up, release, grade a sample class in demo/, p
 	@rm -rf demo && mkdir demo && cp -r source nbgrader_config.py demo
 	@set -e; cd demo; export PATH="$(CURDIR)/.venv/bin:$$PATH" PYTHONPATH="$(CURDIR)"; \
 		python -m nbgrader generate_assignment 01_self_attention --create --log-level=ERROR; \
-		python -c 'import pathlib, grading.demo; grading.demo.write_class(pathlib.Path.cwd())'; \
+		python -c 'import pathlib, grading.authoring.demo; grading.authoring.demo.write_class(pathlib.Path.cwd())'; \
 		python -m grading run 01_self_attention --reduced-isolation; \
 		python -m nbgrader generate_feedback 01_self_attention --log-level=ERROR
 	@echo "Each student's feedback: demo/feedback/<student>/01_self_attention/01_self_attention.html"
@@ -92,6 +92,9 @@ frozen: .venv/ready  ## write the frozen values that students check against
 site: .venv/ready  ## write the course site to site/, from lessons, assignments, guides and docstrings
 	@.venv/bin/python docs/build_site.py site
 	@echo "The front page: site/index.html"
+
+rooms: .venv/ready  ## write docs/rooms.md, where every module is, from their docstrings
+	@.venv/bin/python docs/rooms.py
 
 bench: .venv/ready  ## measure side by side, print ratios
 	@set -e; for script in bench/*.py; do echo "$$script"; PYTHONPATH=. .venv/bin/python "$$script"; done

@@ -19,12 +19,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _reason_to_skip(lesson: str) -> str | None:
     """Return which corpus a lesson reads that is not there, and what to do."""
-    from transformer_lm.downloads import (
+    from transformer_lm.texts.downloads import (  # only now, because it loads torch
         CORPORA,
         READ_BY_LESSONS,
         data_folder,
         is_here,
-    )  # only now, because it loads torch
+    )
 
     for name in READ_BY_LESSONS:
         if re.search(rf"\bload_{name}\(", lesson) and not is_here(*CORPORA[name]):

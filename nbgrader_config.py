@@ -8,8 +8,8 @@ c.ClearSolutions.code_stub = {"python": "# YOUR CODE HERE\nraise NotImplementedE
 
 # Collecting: how Canvas names what is in its zip. Of two files with one name, the higher number is the newer one. With
 # assignment 04 comes a model in a file of its own.
-c.ZipCollectApp.extractor_plugin = "grading.collect.SubmissionExtractor"
-c.ZipCollectApp.collector_plugin = "grading.collect.SubmissionCollector"
+c.ZipCollectApp.extractor_plugin = "grading.runs.collect.SubmissionExtractor"
+c.ZipCollectApp.collector_plugin = "grading.runs.collect.SubmissionCollector"
 c.FileNameCollectorPlugin.valid_ext = [".ipynb", ".safetensors"]
 c.FileNameCollectorPlugin.named_regexp = (
     r"[^_/]+_(LATE_)?(?P<student_id>\d+)_(?P<number>\d+)_(?P<file_id>[^/]+?)(-(?P<again>\d+))?\.\w+"
@@ -20,20 +20,21 @@ c.FileNameCollectorPlugin.named_regexp = (
 # of type "task"; in a read-only cell they are restored just the same, and the answer keeps a cell of its own.
 c.ClearMarkScheme.enforce_metadata = False
 
-# Grading: submissions are mended, their outputs kept, and points come from the judge: see grading/pipeline.py.
-c.Autograde.exporter_class = "grading.pipeline.SubmissionExporter"
-c.Autograde.sanitize_preprocessors = ["grading.pipeline.RepairSubmission"]
+# Grading: submissions are mended, their outputs kept, and points come from the judge: see
+# grading/nbgrader_steps/pipeline.py.
+c.Autograde.exporter_class = "grading.nbgrader_steps.pipeline.SubmissionExporter"
+c.Autograde.sanitize_preprocessors = ["grading.nbgrader_steps.pipeline.RepairSubmission"]
 c.Autograde.autograde_preprocessors = [
-    "grading.pipeline.Rerun",
+    "grading.nbgrader_steps.pipeline.Rerun",
     "nbgrader.preprocessors.LimitOutput",
-    "grading.pipeline.JudgeAnswers",
-    "grading.pipeline.SaveGrades",
+    "grading.nbgrader_steps.pipeline.JudgeAnswers",
+    "grading.nbgrader_steps.pipeline.SaveGrades",
     "nbgrader.preprocessors.AssignLatePenalties",
 ]
 
 # Being late costs nothing unless you say so here. For example: 15 minutes do not count, each day that has begun
 # takes off a tenth of the points to be had, but no more than half, and after a week there are none.
-c.AssignLatePenalties.plugin_class = "grading.late.LatePolicy"
+c.AssignLatePenalties.plugin_class = "grading.nbgrader_steps.late.LatePolicy"
 # from datetime import timedelta
 # c.LatePolicy.grace = timedelta(minutes=15)
 # c.LatePolicy.percent = 10  # for each day; with c.LatePolicy.each = "hour", for each hour
@@ -42,15 +43,15 @@ c.AssignLatePenalties.plugin_class = "grading.late.LatePolicy"
 # c.LatePolicy.zero_after = timedelta(days=7)
 # c.LatePolicy.extra_time = {"a-student": timedelta(days=2)}
 
-# Feedback: a page for each student, made from grading/templates/feedback.html.j2.
-c.GenerateFeedback.exporter_class = "grading.feedback_page.FeedbackExporter"
+# Feedback: a page for each student, made from grading/results/templates/feedback.html.j2.
+c.GenerateFeedback.exporter_class = "grading.results.feedback_page.FeedbackExporter"
 c.GenerateFeedback.preprocessors = [
-    "grading.feedback.HideHiddenTests",
-    "grading.feedback.HideRubrics",
-    "grading.feedback.HarmlessOutputs",
+    "grading.results.sanitise.HideHiddenTests",
+    "grading.results.sanitise.HideRubrics",
+    "grading.results.sanitise.HarmlessOutputs",
 ]
 # The Formgrader's pages with students' texts and outputs run nothing of theirs in a reader's browser.
-c.HTMLExporter.preprocessors = ["grading.feedback.HarmlessOutputs"]
-c.HTMLExporter.filters = {"markdown2html": "grading.feedback.harmless_markdown"}
+c.HTMLExporter.preprocessors = ["grading.results.sanitise.HarmlessOutputs"]
+c.HTMLExporter.filters = {"markdown2html": "grading.results.sanitise.harmless_markdown"}
 
 c.ExportApp.plugin_class = "grading.export.SafeCsvExportPlugin"

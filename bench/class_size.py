@@ -18,7 +18,7 @@ from pathlib import Path
 
 import nbformat
 
-from grading.demo import ASSIGNMENT, edited, solved_notebook, write_submission
+from grading.authoring.demo import ASSIGNMENT, edited, solved_notebook, write_submission
 
 ROOT = Path(__file__).parents[1]
 CHANGES = (
@@ -59,8 +59,8 @@ def _python(*arguments: str, folder: Path) -> str:
 
 def measure() -> None:
     """Grade the class in this folder; print what it took as JSON."""
-    from grading.class_run import ClassRun, judge_submission, table
-    from grading.report import class_report
+    from grading.results.class_report import class_report
+    from grading.runs.class_run import ClassRun, judge_submission, table
 
     took: dict[str, float] = {}
 

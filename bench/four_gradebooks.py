@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from class_size import new_class
 
-from grading.class_run import ClassRun
-from grading.demo import ASSIGNMENT
+from grading.authoring.demo import ASSIGNMENT
+from grading.runs.class_run import ClassRun
 
 if TYPE_CHECKING:
     from local_servers import LocalCluster

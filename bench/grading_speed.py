@@ -15,7 +15,7 @@ from pathlib import Path
 import nbformat
 import psutil
 
-from grading.demo import ASSIGNMENT, DUE, edited, solved_notebook, write_submission
+from grading.authoring.demo import ASSIGNMENT, DUE, edited, solved_notebook, write_submission
 
 ROOT = Path(__file__).parents[1]
 STOCK = 'c = get_config()\nc.CourseDirectory.course_id = "stock"\nc.ClearMarkScheme.enforce_metadata = False\n'

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import torch
 
-from transformer_lm.checkpoints import save_model
-from transformer_lm.corpora import Corpus, load_hebrew, load_shakespeare, load_toy
-from transformer_lm.head_report import summary
-from transformer_lm.head_scores import measure_heads
+from transformer_lm.heads.recording import record_attention
+from transformer_lm.heads.repeats import with_repeats
+from transformer_lm.heads.report import summary
+from transformer_lm.heads.scores import measure_heads
 from transformer_lm.lm import loss_per_token, random_slices
 from transformer_lm.modeling_lm import TransformerLM
-from transformer_lm.presets import preset
-from transformer_lm.recording import record_attention
-from transformer_lm.repeats import with_repeats
-from transformer_lm.training import train
+from transformer_lm.texts.corpora import Corpus, load_hebrew, load_shakespeare, load_toy
+from transformer_lm.training.checkpoints import save_model
+from transformer_lm.training.loop import train
+from transformer_lm.training.presets import preset
 
 ROOT = Path(__file__).parents[1]
-GIVEN, KEPT_BACK = ROOT / "transformer_lm" / "trained", ROOT / "grading" / "trained_heads"
+GIVEN, KEPT_BACK = ROOT / "transformer_lm" / "pretrained", ROOT / "grading" / "judging" / "trained_heads"
 
 # Where it is saved, its text, the share of repeated random text, sizes and settings, steps and learning rate.
 MODELS = {

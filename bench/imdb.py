@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from transformer_lm.classification import train_classifier
 from transformer_lm.datasets import Dataset, imdb_is_here, load_imdb
 from transformer_lm.modeling_classifier import make_classifier
+from transformer_lm.training.classifiers import train_classifier
 
 RESULTS = Path(__file__).parents[1] / "notebooks" / "imdb_results.json"
 EPOCHS = 5

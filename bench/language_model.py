@@ -17,13 +17,13 @@ from pathlib import Path
 
 import torch
 
-from transformer_lm.corpora import Corpus, load_hebrew, load_shakespeare, load_toy
 from transformer_lm.lm import loss_per_token
 from transformer_lm.modeling_lm import TransformerLM
-from transformer_lm.presets import preset
 from transformer_lm.sampling import continuation
-from transformer_lm.toy_grammar import entropy_per_character, grammatical_share
-from transformer_lm.training import History, train
+from transformer_lm.texts.corpora import Corpus, load_hebrew, load_shakespeare, load_toy
+from transformer_lm.texts.toy_grammar import entropy_per_character, grammatical_share
+from transformer_lm.training.loop import History, train
+from transformer_lm.training.presets import preset
 
 RESULTS = Path(__file__).parents[1] / "notebooks" / "lm_results.json"
 GOAL = 1.89  # nats per character of validation text

@@ -17,7 +17,8 @@ import matplotlib as mpl
 import nbformat
 import torch
 
-from transformer_lm import classification, figures, training
+from transformer_lm.plots import pictures
+from transformer_lm.training import classifiers, loop
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 # What is worth seeing, by lesson: Python expressions over the lesson's own variables.
@@ -47,7 +48,7 @@ def claims_that_fail(lesson: Path, shift: int) -> tuple[list[str], dict]:
 @contextlib.contextmanager
 def other_seeds():
     """Let seeds be shifted: gives a function that says by how much from now on. Figures are not drawn."""
-    shift, seed, train, classify = [0], torch.manual_seed, training.train, classification.train_classifier
+    shift, seed, train, classify = [0], torch.manual_seed, loop.train, classifiers.train_classifier
 
     def train_otherwise(model, corpus, recipe, **options):
         return train(model, corpus, dataclasses.replace(recipe, seed=recipe.seed + shift[0]), **options)
@@ -57,9 +58,9 @@ def other_seeds():
 
     with (
         mock.patch.object(torch, "manual_seed", lambda number: seed(number + 1000 * shift[0])),
-        mock.patch.object(training, "train", train_otherwise),
-        mock.patch.object(classification, "train_classifier", classify_otherwise),
-        mock.patch.object(figures, "show", lambda figure, *args, **kwargs: mpl.pyplot.close(figure)),
+        mock.patch.object(loop, "train", train_otherwise),
+        mock.patch.object(classifiers, "train_classifier", classify_otherwise),
+        mock.patch.object(pictures, "show", lambda figure, *args, **kwargs: mpl.pyplot.close(figure)),
     ):
         yield lambda number: shift.__setitem__(0, number)
 

@@ -18,17 +18,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from transformer_lm.checkpoints import save_model
 from transformer_lm.modeling_encoder_decoder import EncoderDecoderConfig, TransformerEncoderDecoder
 from transformer_lm.modeling_recurrent import RecurrentConfig, RecurrentEncoderDecoder
-from transformer_lm.pairs import Pair, PairCorpus, load_toy_pairs
-from transformer_lm.training import Recipe, train
-from transformer_lm.translation_quality import aligned_share, exact_translations
+from transformer_lm.texts.pairs import Pair, PairCorpus, load_toy_pairs
+from transformer_lm.training.checkpoints import save_model
+from transformer_lm.training.loop import Recipe, train
+from transformer_lm.translation.exact_match import aligned_share, exact_translations
 
 ROOT = Path(__file__).parents[1]
 RESULTS, SAVED = (
     ROOT / "notebooks" / "translation_results.json",
-    ROOT / "transformer_lm" / "trained" / "lorin.safetensors",
+    ROOT / "transformer_lm" / "pretrained" / "lorin.safetensors",
 )
 PAIRS, TESTED, STEPS, BATCH, SEEDS = 100_000, 20_000, 2400, 128, (0, 1, 2)
 MUON = 7.5  # its rate is so many times that of the other parameters

@@ -45,7 +45,11 @@ def gathered_sources(folder: Path) -> Path:
 
 def _with_all_modules(reference: str) -> str:
     """Return the page of the reference with the modules that it does not name added to its last list."""
-    modules = [f"transformer_lm.{path.stem}" for path in sorted((ROOT / "transformer_lm").glob("[!_]*.py"))]
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in sorted((ROOT / "transformer_lm").rglob("[!_]*.py"))
+        if "checks" not in path.parts
+    ]
     missing = [f"   {module}\n" for module in modules if f"   {module}\n" not in reference]
     listed, end, after = reference.rpartition("```")
     return "".join([listed, *missing, end, after])

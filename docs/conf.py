@@ -27,7 +27,8 @@ autosummary_generate = True
 add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-nitpick_ignore_regex = [("py:.*", r"(?!transformer_lm).*")]  # classes of other packages have no page here
+# Classes of other packages have no page here, nor have those behind the checks, nor variables for types.
+nitpick_ignore_regex = [("py:.*", r"(?!transformer_lm(?!\.checks\.engine)).*"), ("py:class", r".*\.Marked")]
 default_role = "code"  # docstrings write `names` as Markdown does
 
 html_context = {"default_mode": "auto"}  # light or dark, as the reader's system has it

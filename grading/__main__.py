@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from grading.answers import Cell
 from grading.exercises import records, topic_of, value_records
-from grading.sandbox import IsolationIncomplete, missing_walls
-from grading.workers import answer_server
+from grading.isolation.answers import Cell
+from grading.isolation.sandbox import IsolationIncomplete, missing_walls
+from grading.processes.workers import answer_server
 
 if TYPE_CHECKING:
-    from grading.class_run import ClassRun
+    from grading.runs.class_run import ClassRun
 
 REDUCED = "--reduced-isolation"
 KEPT = "What is done is kept; the same command does the rest."
@@ -87,11 +87,11 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from traitlets import TraitError
 
-    from grading.class_run import ClassRun
-    from grading.cluster import ClusterUnusable
-    from grading.faults import MachineFault
-    from grading.gradebook import GradebookLost
-    from grading.late import renew_penalties_of_course
+    from grading.isolation.faults import MachineFault
+    from grading.nbgrader_steps.gradebook import GradebookLost
+    from grading.nbgrader_steps.late import renew_penalties_of_course
+    from grading.runs.class_run import ClassRun
+    from grading.runs.cluster import ClusterUnusable
 
     if missing_walls() and not arguments.reduced_isolation and not arguments.cluster:
         raise IsolationIncomplete(list(missing_walls()))
@@ -112,9 +112,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _grade(run: "ClassRun", arguments: argparse.Namespace) -> int:
     """Grade what is to do, then print all grades and write them to a file."""
-    from grading.class_run import table
-    from grading.late import why_no_penalty
-    from grading.pages import printable
+    from grading.nbgrader_steps.late import why_no_penalty
+    from grading.results.pages import printable
+    from grading.runs.class_run import table
 
     to_do = run.to_do(arguments.force)
     if len(to_do) < len(run.students):
@@ -148,8 +148,8 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from grading.gradebook import GradebookLost
-    from grading.report import as_page, as_text, class_report
+    from grading.nbgrader_steps.gradebook import GradebookLost
+    from grading.results.class_report import as_page, as_text, class_report
 
     try:
         report = class_report(Path.cwd(), arguments.assignment)
@@ -177,8 +177,8 @@ def _add_try(parser: argparse.ArgumentParser) -> None:
 
 
 def _try(arguments: argparse.Namespace) -> int:
-    from grading.judge import judge
-    from grading.pages import printable
+    from grading.judging.judge import judge
+    from grading.results.pages import printable
 
     try:
         source = arguments.file.read_text(encoding="utf-8")
@@ -204,7 +204,7 @@ def _add_new(parser: argparse.ArgumentParser) -> None:
 
 
 def _new(arguments: argparse.Namespace) -> int:
-    from grading.new import write_exercise
+    from grading.authoring.new import write_exercise
 
     try:
         files = write_exercise(arguments.exercise, arguments.topic, Path.cwd())
@@ -227,7 +227,7 @@ def _add_prove(parser: argparse.ArgumentParser) -> None:
 
 
 def _prove(arguments: argparse.Namespace) -> int:
-    from grading.prove import SEEDS, prove, trials
+    from grading.authoring.prove import SEEDS, prove, trials
 
     exercises = arguments.exercises or list(records())
     tried = list(trials(exercises, arguments.reduced_isolation, arguments.every_seed))
@@ -259,7 +259,7 @@ def _add_mutate(parser: argparse.ArgumentParser) -> None:
 
 
 def _mutate(arguments: argparse.Namespace) -> int:
-    from grading.mutate import SURVIVOR, as_json, as_text, is_mutated, judged, tasks
+    from grading.authoring.mutate import SURVIVOR, as_json, as_text, is_mutated, judged, tasks
 
     chosen = arguments.exercises or list(records())
     exercises = [exercise for exercise in chosen if is_mutated(records()[exercise])]
@@ -293,7 +293,7 @@ def _add_freeze(parser: argparse.ArgumentParser) -> None:
 
 
 def _freeze(arguments: argparse.Namespace) -> int:
-    from grading.freeze import freeze
+    from grading.authoring.freeze import freeze
 
     for exercise, record in value_records().items():
         if arguments.exercises and exercise not in arguments.exercises:
@@ -308,7 +308,7 @@ def _add_totals(parser: argparse.ArgumentParser) -> None:
 
 
 def _totals(arguments: argparse.Namespace) -> int:
-    from grading.totals import write_totals
+    from grading.authoring.totals import write_totals
 
     for path in write_totals(Path.cwd()):
         print(f"{path}: points and minutes")
@@ -320,8 +320,8 @@ def _add_outline(parser: argparse.ArgumentParser) -> None:
 
 
 def _outline(arguments: argparse.Namespace) -> int:
-    from grading.outline import write_outlines
-    from transformer_lm.outlines import FOLDER
+    from grading.authoring.outline import write_outlines
+    from transformer_lm.course.outlines import FOLDER
 
     print(f"{len(write_outlines(Path('release'), FOLDER))} outlines in {FOLDER.name}/")
     return 0
@@ -335,7 +335,7 @@ def _add_bundle(parser: argparse.ArgumentParser) -> None:
 
 
 def _bundle(arguments: argparse.Namespace) -> int:
-    from grading.bundle import write_bundle
+    from grading.authoring.bundle import write_bundle
 
     path = arguments.to or Path(f"course-through-{arguments.through}.zip")
     try:

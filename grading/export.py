@@ -9,7 +9,7 @@ from nbgrader.api import Assignment, Gradebook, MissingEntry, Student
 from nbgrader.plugins.export import ExportPlugin
 from traitlets import Bool, Dict, Enum, Unicode, default
 
-from grading.late import renew_penalties
+from grading.nbgrader_steps.late import renew_penalties
 from transformer_lm.files import replacing
 
 COLUMNS = (

@@ -129,12 +129,12 @@ SHELL = [
         "patched-comparison",
         "Replaces the functions that compare, and the error they raise.",
         """
-from transformer_lm.checks import diagnosis, exercise, report
+from transformer_lm.checks.engine import diagnosis, contract, failure
 from transformer_lm.checks.topic_01_self_attention import kqv, linear_layers, self_attention
 diagnosis.close = diagnosis._explains = lambda *given: True
-diagnosis.compare = exercise.compare = exercise.compare_gradients = lambda *given: None
-exercise.PublicExercise.check = exercise.PublicExercise.compare_products = lambda *given: None
-report.CheckFailed.__init__ = lambda *given: None
+diagnosis.compare = contract.compare = contract.compare_gradients = lambda *given: None
+contract.PublicExercise.check = contract.PublicExercise.compare_products = lambda *given: None
+failure.CheckFailed.__init__ = lambda *given: None
 linear_layers.check_linear = kqv.check_linear = self_attention.check_linear = lambda *given: None
 """,
     ),
@@ -1093,7 +1093,7 @@ for name, exercise in list(checks.EXERCISES.items()):
         "Takes three products where one is asked for, with a counter that always says one.",
         """
 from contextlib import nullcontext as uncounted
-from transformer_lm.checks.calling import ProductCounter
+from transformer_lm.checks.engine.calling import ProductCounter
 ProductCounter.count = property(lambda self: 1, lambda self, count: None)
 """,
         answers={"kqv": THREE_PRODUCTS},

@@ -5,7 +5,7 @@ No test downloads anything from elsewhere, so a run takes the same time with a n
 
 import pytest
 
-from transformer_lm.downloads import CORPORA, File, data_folder, fetch_all, is_here
+from transformer_lm.texts.downloads import CORPORA, File, data_folder, fetch_all, is_here
 
 TRANSFORMER_LENS = File(
     name="transformer_lens-4.3.0-py3-none-any.whl",

@@ -12,13 +12,13 @@ from unittest import mock
 import nbformat
 import numpy as np
 
-from grading.answers import Answer, AnswerEnded, Cell
+from grading.authoring.prove import computing_once
 from grading.exercises import topic_of
-from grading.judge import as_given, judge
-from grading.prove import computing_once
-from grading.record import SETUP, Record, ValueRecord
-from grading.sandbox import missing_walls
-from grading.workers import answer_server
+from grading.isolation.answers import Answer, AnswerEnded, Cell
+from grading.isolation.sandbox import missing_walls
+from grading.judging.judge import as_given, judge
+from grading.judging.record import SETUP, Record, ValueRecord
+from grading.processes.workers import answer_server
 
 REDUCED = bool(missing_walls())
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
@@ -99,7 +99,7 @@ def earning(exercise: str, texts: Iterable[Text]) -> dict[str, float]:
         aliases |= {alias: f"{text.place}: {name}" for alias, name in named}
     candidates = _Candidates(server, exercise, cells, record.forbids_attention, seconds=SECONDS)
     found = {}
-    with mock.patch("grading.judge.Answer", return_value=candidates):
+    with mock.patch("grading.judging.judge.Answer", return_value=candidates):
         for candidates.alias, name in aliases.items():
             if _gives_something(record, candidates):
                 result = judge(record, cells, server, seed=1)

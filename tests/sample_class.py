@@ -16,12 +16,12 @@ from pathlib import Path
 import nbformat
 from nbgrader.apps import NbGraderAPI
 
-from grading.class_run import ClassRun
-from grading.demo import ASSIGNMENT, Change, edited, solved_notebook, write_class, write_submission
+from grading.authoring.demo import ASSIGNMENT, Change, edited, solved_notebook, write_class, write_submission
 from grading.exercises import topics
-from grading.gradebook import gradebook_of, nbgrader_of
-from grading.sandbox import missing_walls
-from transformer_lm.outlines import load_outline
+from grading.isolation.sandbox import missing_walls
+from grading.nbgrader_steps.gradebook import gradebook_of, nbgrader_of
+from grading.runs.class_run import ClassRun
+from transformer_lm.course.outlines import load_outline
 
 ROOT = Path(__file__).parents[1]
 REDUCED = bool(missing_walls())  # these submissions are our own, so they may be graded everywhere

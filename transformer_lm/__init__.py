@@ -1,15 +1,9 @@
 """The package behind the course: attention from its formula up, and checks that name your mistake.
 
-Read in this order: `attention.py` (the functions), `modeling_attention.py` (the same as PyTorch modules),
-`modeling_transformer.py` (what is built of them), `modeling_classifier.py` (classifiers of sequences), `datasets.py`,
-`batching.py`, `classification.py` and `stacking.py` (what these are trained on, and how), `results.py` (tables and
-curves), `modeling_lm.py` (language models), `corpora.py` and `tokenizers.py` (their texts), `lm.py` (labels, loss,
-slices), `training.py` with `muon.py`, `presets.py`, `checkpoints.py` and `reports.py` (a training run), `sampling.py`
-(what a model writes), `modeling_encoder_decoder.py` and `modeling_recurrent.py` (translation, with transformers and
-before them), `pairs.py`, `toy_languages.py` and `pair_tokenizers.py` (its sentences), `translation.py`, `tasks.py`,
-`decoding.py` and `translation_quality.py` (how it is learned, done and marked), `device.py` (where tensors live),
-`checks/` (what tells you whether your answer is right), `mine.py` (what keeps your answers for later notebooks).
-`downloads.py` fetches corpora, `search.py` tunes: both only when asked.
+Read the models in this order: `attention.py` (the functions), `modeling_attention.py` (the same as PyTorch modules),
+`modeling_transformer.py` (what is built of them), `modeling_classifier.py`, `modeling_lm.py`,
+`modeling_encoder_decoder.py`. What these read, how they learn and what is seen in them is in folders of its own; the
+page docs/rooms.md has a line for each module.
 Importing the package loads nothing but torch; figures and frozen values are read when asked for.
 """
 

@@ -12,24 +12,24 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from transformer_lm import downloads
-from transformer_lm.ablation import WAYS, ablate_heads
-from transformer_lm.checkpoints import has_checkpoints, load_checkpoint, load_model, newest_checkpoint
-from transformer_lm.checks.report import CHECKING
-from transformer_lm.corpora import LOADERS, load_corpus
+from transformer_lm.checks.engine.failure import CHECKING
+from transformer_lm.course.progress import progress
 from transformer_lm.device import best_device
 from transformer_lm.hand_in import as_json, report_of
-from transformer_lm.head_report import save_pictures, score_table, summary
-from transformer_lm.head_scores import measure_heads
+from transformer_lm.heads.ablation import WAYS, ablate_heads
+from transformer_lm.heads.recording import record_attention
+from transformer_lm.heads.report import score_table, summary
+from transformer_lm.heads.scores import measure_heads
 from transformer_lm.lm import loss_per_token, random_slices
 from transformer_lm.modeling_lm import INITS, MLPS, POSITIONS, LMConfig, TransformerLM
-from transformer_lm.presets import PRESETS, preset
-from transformer_lm.progress import progress
-from transformer_lm.recording import record_attention
-from transformer_lm.reports import PrintedReport, TensorBoard, validation_prompt
 from transformer_lm.sampling import sampled_text
-from transformer_lm.tokenizers import Tokenizer
-from transformer_lm.training import OPTIMIZERS, SCHEDULES, Recipe, train
+from transformer_lm.texts import downloads
+from transformer_lm.texts.corpora import LOADERS, load_corpus
+from transformer_lm.texts.tokenizers import Tokenizer
+from transformer_lm.training.callbacks import PrintedReport, TensorBoard, validation_prompt
+from transformer_lm.training.checkpoints import has_checkpoints, load_checkpoint, load_model, newest_checkpoint
+from transformer_lm.training.loop import OPTIMIZERS, SCHEDULES, Recipe, train
+from transformer_lm.training.presets import PRESETS, preset
 
 # What `train` can change of a preset: a type or the choices, and a line of help.
 RECIPE = {
@@ -280,6 +280,8 @@ def run_heads(options: argparse.Namespace) -> None:
     changes = None if options.ablate is None else ablate_heads(model, batches, how=options.ablate)
     print(summary(measured, changes), score_table(measured), sep="\n\n")
     if options.pictures is not None:
+        from transformer_lm.plots.heads import save_pictures  # only where something is drawn
+
         first = slices[:1, :-1]
         characters = [tokenizer.decode([token]) for token in first[0].tolist()]
         for path in save_pictures(options.pictures, measured, record_attention(model, first), characters):

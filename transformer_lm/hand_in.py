@@ -16,13 +16,13 @@ from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from transformer_lm.checks.report import CHECKING, FAILURE
-from transformer_lm.checks.source import cells_run, defined_names
+from transformer_lm.checks.engine.failure import CHECKING, FAILURE
+from transformer_lm.checks.engine.source import cells_run, defined_names
+from transformer_lm.checks.engine.verdict import Failure
 from transformer_lm.checks.topic_04_language_model.training_run import FILE as MODEL_FILE
 from transformer_lm.checks.topic_04_language_model.training_run import LARGEST as LARGEST_MODEL
-from transformer_lm.checks.verdict import Failure
-from transformer_lm.outlines import Outline, assignments, fingerprint, load_outline
-from transformer_lm.progress import note_result, progress
+from transformer_lm.course.outlines import Outline, assignments, fingerprint, load_outline
+from transformer_lm.course.progress import note_result, progress
 
 CELL_SECONDS = 60
 LARGEST = 20_000_000  # bytes, as in grading

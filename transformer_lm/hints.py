@@ -3,7 +3,8 @@
     hints.show("kqv", globals())      the picture, then the tool, then the plan
     hints.answer("kqv", globals())    the reference answer, where the course comes with it
 
-An attempt is an answer that you have changed and run. The texts are in `hints/`, one file for each assignment.
+An attempt is an answer that you have changed and run. The texts are in `course/hint_texts/`, a file for each
+assignment.
 """
 
 import ast
@@ -16,13 +17,13 @@ from pathlib import Path
 
 import torch
 
-from transformer_lm import progress
-from transformer_lm.checks.report import CHECKING
-from transformer_lm.checks.source import cells_run, defined_names, parsed
+from transformer_lm.checks.engine.failure import CHECKING
+from transformer_lm.checks.engine.source import cells_run, defined_names, parsed
+from transformer_lm.course import progress
+from transformer_lm.course.outlines import Outline, fingerprint, outline_with
 from transformer_lm.mine import BROKEN, folder
-from transformer_lm.outlines import Outline, fingerprint, outline_with
 
-FOLDER = Path(__file__).parent / "hints"
+FOLDER = Path(__file__).parent / "course" / "hint_texts"
 
 
 def show(exercise: str, namespace: dict[str, object]) -> None:

@@ -32,7 +32,7 @@ from transformer_lm import (
     modeling_transformer,
     sampling,
 )
-from transformer_lm.checks.source import cell_source
+from transformer_lm.checks.engine.source import cell_source
 from transformer_lm.files import write_whole
 
 

@@ -14,17 +14,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transformer_lm.answers import sealed_while_open
+from transformer_lm.attention import create_causal_mask
 from transformer_lm.modeling_attention import (
     MultiHeadCrossAttention,
     MultiHeadSelfAttention,
     merge_heads,
     split_heads,
 )
-from transformer_lm.modeling_lm import require_bool, require_whole, sinusoids
 from transformer_lm.modeling_transformer import TransformerEncoderBlock
-from transformer_lm.pair_tokenizers import PAD
+from transformer_lm.positions import sinusoids
+from transformer_lm.settings import require_bool, require_one_vocabulary, require_whole
 from transformer_lm.shapes import ShapeError, match_axes
-from transformer_lm.translation import target_mask
+from transformer_lm.texts.word_tokenizers import PAD
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,6 @@ class EncoderDecoderConfig:
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout!r}.")
         require_one_vocabulary(self)
-
-
-def require_one_vocabulary(config: object) -> None:
-    """Raise ValueError if a config shares embeddings between vocabularies of different size."""
-    if config.shared and config.source_vocab_size != config.target_vocab_size:
-        sizes = f"{config.source_vocab_size} and {config.target_vocab_size}"
-        raise ValueError(f"shared embeddings must have one vocabulary for both languages, got sizes {sizes}.")
 
 
 @sealed_while_open("cross-block")
@@ -276,3 +270,15 @@ class TransformerEncoderDecoder(nn.Module):
             raise ShapeError(f"{name} must have at most max_len={self.config.max_len} tokens, got {n}.")
         places = start + torch.arange(n, device=tokens.device)  # (n,) or (b, n)
         return self.dropout(table(tokens) * self.config.hidden**0.5 + self.positions[places])
+
+
+@sealed_while_open("target-mask")
+def target_mask(tokens: Tensor, pad: int) -> Tensor:
+    """Return which positions of a target may read which: not the future, and no padding.
+
+    Shapes:
+        tokens   (b, n)  padded on the right
+        returns  (b, n, n)  True where position i may read position j
+    """
+    n = match_axes(tokens=(tokens, "b n"))["n"]
+    return create_causal_mask(n, tokens.device) & (tokens != pad)[:, None, :]

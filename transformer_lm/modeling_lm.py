@@ -14,14 +14,15 @@ from transformer_lm.answers import sealed_while_open
 from transformer_lm.attention import attention_scores, attention_weights
 from transformer_lm.modeling_attention import CausalSelfAttention
 from transformer_lm.modeling_transformer import TransformerDecoderBlock
+from transformer_lm.positions import sinusoids, turned, turns
 from transformer_lm.sampling import continuation
+from transformer_lm.settings import require_bool, require_whole
 from transformer_lm.shapes import ShapeError, match_axes
 
 POSITIONS = ("learned", "sinusoidal", "rotary", "relative", "none")
 NORMS = ("layer", "rms", "plain")
 MLPS = ("relu", "gelu", "relu_squared", "swiglu")
 INITS = ("torch", "gpt2", "zero_output")
-ROTARY_BASE = 100  # slow enough for some hundred positions; longer texts take 10,000
 
 
 @dataclass(frozen=True)
@@ -98,17 +99,6 @@ class Embed(nn.Module):
         x = self.tokens(tokens)
         table = self.waves if self.positions is None else self.positions.weight  # (max_len, hidden)
         return x if table is None else x + table[start : start + tokens.shape[1]]
-
-
-@sealed_while_open("sinusoids")
-def sinusoids(max_len: int, hidden: int) -> Tensor:
-    """Return for each position sines (even columns) and cosines (odd ones) of ever longer waves, (max_len, hidden).
-
-    Vaswani et al., Attention Is All You Need, 2017, arXiv:1706.03762.
-    """
-    rates = 10_000.0 ** (-torch.arange(0, hidden, 2) / hidden)
-    angles = torch.arange(max_len)[:, None] * rates  # (max_len, hidden / 2)
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 
 @sealed_while_open("language-model")
@@ -256,19 +246,6 @@ class LMAttention(CausalSelfAttention):
         places = torch.arange(end, device=self.distances.device)
         distance = (places[start:, None] - places).clamp(min=0)  # (i, j); the future is masked
         return self.distances[:, distance]
-
-
-def turns(max_len: int, dh: int) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine of the angle by which each position turns each pair of numbers, (max_len, dh / 2) each."""
-    rates = ROTARY_BASE ** (-torch.arange(0, dh, 2) / dh)
-    angles = torch.arange(max_len)[:, None] * rates
-    return angles.cos(), angles.sin()
-
-
-def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return (..., n, dh) with each pair of numbers, one from either half, turned by the angle of its position."""
-    first, second = x.chunk(2, dim=-1)  # (..., n, dh / 2)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 @sealed_while_open("language-model")
@@ -447,15 +424,3 @@ class TransformerLM(nn.Module):
                 cache.last = x[:, -1:]
             x = x + self.smear * before
         return self.dropout(x)
-
-
-def require_bool(name: str, value: object) -> None:
-    """Raise ValueError unless a setting is True or False."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}.")
-
-
-def require_whole(name: str, value: object, lowest: int = 1) -> None:
-    """Raise ValueError unless a setting is a whole number from the lowest on."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-        raise ValueError(f"{name} must be a whole number from {lowest} on, got {value!r}.")

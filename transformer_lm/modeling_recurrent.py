@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from transformer_lm.answers import sealed_while_open
 from transformer_lm.attention import attention_weights
-from transformer_lm.modeling_encoder_decoder import require_one_vocabulary
-from transformer_lm.modeling_lm import require_bool, require_whole
-from transformer_lm.pair_tokenizers import PAD
+from transformer_lm.settings import require_bool, require_one_vocabulary, require_whole
 from transformer_lm.shapes import match_axes
+from transformer_lm.texts.word_tokenizers import PAD
 
 CELLS = ("gru", "lstm")
 

@@ -4,11 +4,11 @@ import functools
 from collections.abc import Callable, Iterable
 from types import ModuleType
 
-from grading.record import Record, ValueRecord
-from grading.student_edition import marked_answers
+from grading.isolation.student_edition import marked_answers
+from grading.judging.record import Record, ValueRecord
 from transformer_lm.answers import hidden_while_open, sealed_while_open
-from transformer_lm.checks.places import modules_by_topic
-from transformer_lm.outlines import assignments, load_outline
+from transformer_lm.checks.engine.places import modules_by_topic
+from transformer_lm.course.outlines import assignments, load_outline
 
 
 @functools.cache

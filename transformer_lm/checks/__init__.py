@@ -13,12 +13,12 @@ from inspect import isfunction
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from transformer_lm.checks.exercise import Contract
-from transformer_lm.checks.places import modules_by_topic
-from transformer_lm.checks.ready_made import READY_MADE
-from transformer_lm.checks.report import CheckFailed
-from transformer_lm.checks.shape_comments import check_shape_comments
-from transformer_lm.checks.style import length_of_forward, style
+from transformer_lm.checks.engine.contract import Contract
+from transformer_lm.checks.engine.failure import CheckFailed
+from transformer_lm.checks.engine.places import modules_by_topic
+from transformer_lm.checks.engine.ready_made import READY_MADE
+from transformer_lm.checks.engine.shape_comments import check_shape_comments
+from transformer_lm.checks.engine.style import length_of_forward, style
 
 
 def _contracts_in(module: ModuleType) -> list[Contract]:

@@ -5,17 +5,17 @@ import random
 
 import numpy as np
 
-from grading.judge import values
-from grading.mistakes import (
+from grading.judging.judge import values
+from grading.judging.mistakes import (
     KEYS_VIEWED,
     SCALED_BY_LENGTH,
     loses_a_length_of_one,
     misbehaviours,
     scaling_mistakes,
 )
-from grading.properties import SEQUENCES_APART, input_matters
-from grading.record import Arrays, Part, ValueRecord, dyadic, edited
-from transformer_lm.checks.ready_made import READY_MADE
+from grading.judging.properties import SEQUENCES_APART, input_matters
+from grading.judging.record import Arrays, Part, ValueRecord, dyadic, edited
+from transformer_lm.checks.engine.ready_made import READY_MADE
 from transformer_lm.checks.topic_01_self_attention.attention_scores import ATTENTION_SCORES
 
 

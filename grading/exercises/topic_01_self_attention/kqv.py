@@ -4,13 +4,10 @@ import random
 
 import numpy as np
 
-from grading.judge import layers, values
-from grading.mistakes import (
-    loses_a_length_of_one,
-    misbehaviours,
-)
-from grading.properties import SEQUENCES_APART, input_matters
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from grading.judging.judge import layers, values
+from grading.judging.mistakes import loses_a_length_of_one, misbehaviours
+from grading.judging.properties import SEQUENCES_APART, input_matters
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.topic_01_self_attention.kqv import KQV, kqv_parameters
 from transformer_lm.checks.topic_01_self_attention.linear_layers import CONSTANT
 

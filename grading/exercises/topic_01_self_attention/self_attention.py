@@ -5,9 +5,9 @@ import random
 
 import numpy as np
 
-from grading.form import shape_comments, short_forward, style
-from grading.judge import layers, values
-from grading.mistakes import (
+from grading.judging.form import shape_comments, short_forward, style
+from grading.judging.judge import layers, values
+from grading.judging.mistakes import (
     KEYS_AS_VALUES,
     KEYS_VIEWED,
     SOFTMAX,
@@ -21,9 +21,9 @@ from grading.mistakes import (
     softmax_mistakes,
     style_mistakes,
 )
-from grading.properties import SEQUENCES_APART, input_matters
-from grading.record import Arrays, Part, ValueRecord, dyadic, edited, softmax
-from transformer_lm.checks.ready_made import READY_MADE
+from grading.judging.properties import SEQUENCES_APART, input_matters
+from grading.judging.record import Arrays, Part, ValueRecord, dyadic, edited, softmax
+from transformer_lm.checks.engine.ready_made import READY_MADE
 from transformer_lm.checks.topic_01_self_attention.self_attention import SELF_ATTENTION, self_attention_layers
 
 

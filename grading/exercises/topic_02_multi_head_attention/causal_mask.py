@@ -4,9 +4,9 @@ import random
 
 import numpy as np
 
-from grading.judge import values
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.exercise import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
+from grading.judging.judge import values
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
+from transformer_lm.checks.engine.calling import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
 from transformer_lm.checks.topic_02_multi_head_attention.causal_mask import CAUSAL_MASK
 
 

@@ -5,8 +5,8 @@ import random
 import numpy as np
 from numpy.typing import NDArray
 
-from grading.judge import values
-from grading.mistakes import (
+from grading.judging.judge import values
+from grading.judging.mistakes import (
     IN_PLACE,
     in_a_plain_list,
     loses_a_length_of_one,
@@ -14,9 +14,9 @@ from grading.mistakes import (
     no_epsilon,
     only_in_training,
 )
-from grading.properties import SEQUENCES_APART, input_matters
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.exercise import OTHER_SIZES
+from grading.judging.properties import SEQUENCES_APART, input_matters
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.engine.calling import OTHER_SIZES
 from transformer_lm.checks.topic_02_multi_head_attention.decoder_block import DECODER_BLOCK
 
 NORMS = ("attention_norm", "mlp_norm")

@@ -5,13 +5,19 @@ import random
 import numpy as np
 from numpy.typing import NDArray
 
-from grading.judge import LONGEST, values
-from grading.mistakes import SOFTMAX, loses_a_length_of_one, misbehaviours, overflowing_softmax, softmax_mistakes
-from grading.properties import SEQUENCES_APART, input_matters
-from grading.record import Arrays, Part, ValueRecord, dyadic, edited, softmax
-from transformer_lm.checks.exercise import OTHER_SIZES
-from transformer_lm.checks.ready_made import READY_MADE
-from transformer_lm.checks.report import NONE
+from grading.judging.judge import LONGEST, values
+from grading.judging.mistakes import (
+    SOFTMAX,
+    loses_a_length_of_one,
+    misbehaviours,
+    overflowing_softmax,
+    softmax_mistakes,
+)
+from grading.judging.properties import SEQUENCES_APART, input_matters
+from grading.judging.record import Arrays, Part, ValueRecord, dyadic, edited, softmax
+from transformer_lm.checks.engine.calling import OTHER_SIZES
+from transformer_lm.checks.engine.failure import NONE
+from transformer_lm.checks.engine.ready_made import READY_MADE
 from transformer_lm.checks.topic_02_multi_head_attention.masked_self_attention import (
     MASK_MISFITS,
     MASKED_SELF_ATTENTION,

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from grading.answers import Answer
-from grading.form import shape_comments, style
-from grading.judge import Tolerances, failure_told, of_the_right_shape, part_values, right, values
-from grading.mistakes import (
+from grading.isolation.answers import Answer
+from grading.judging.form import shape_comments, style
+from grading.judging.judge import Tolerances, failure_told, of_the_right_shape, part_values, right, values
+from grading.judging.mistakes import (
     ERROR,
     KEYS_AS_VALUES,
     SCALED_BY_LENGTH,
@@ -26,10 +26,11 @@ from grading.mistakes import (
     softmax_mistakes,
     style_mistakes,
 )
-from grading.properties import SEQUENCES_APART, ignores_the_future, input_matters, rows_sum_to_one
-from grading.record import Arrays, Part, ValueRecord, dyadic, edited, softmax
-from transformer_lm.checks.exercise import OTHER_SIZES
-from transformer_lm.checks.ready_made import READY_MADE
+from grading.judging.properties import SEQUENCES_APART, ignores_the_future, input_matters, rows_sum_to_one
+from grading.judging.record import Arrays, Part, ValueRecord, dyadic, edited, softmax
+from transformer_lm.checks.engine.calling import OTHER_SIZES
+from transformer_lm.checks.engine.ready_made import READY_MADE
+from transformer_lm.checks.engine.verdict import Mark
 from transformer_lm.checks.topic_02_multi_head_attention.multi_head_attention import (
     HALVED,
     MULTI_HEAD_ATTENTION,
@@ -37,7 +38,6 @@ from transformer_lm.checks.topic_02_multi_head_attention.multi_head_attention im
     compare_half,
     dropout_inputs,
 )
-from transformer_lm.checks.verdict import Mark
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:

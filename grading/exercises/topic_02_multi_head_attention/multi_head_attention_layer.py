@@ -6,12 +6,12 @@ import random
 import numpy as np
 
 from grading.exercises.topic_02_multi_head_attention.masked_self_attention import SHAPES, draw_visible
-from grading.judge import values
-from grading.mistakes import loses_a_length_of_one, misbehaviours
-from grading.properties import SEQUENCES_APART, input_matters
-from grading.record import Arrays, Part, ValueRecord, dyadic, edited, softmax
-from transformer_lm.checks.exercise import OTHER_SIZES
-from transformer_lm.checks.ready_made import READY_MADE
+from grading.judging.judge import values
+from grading.judging.mistakes import loses_a_length_of_one, misbehaviours
+from grading.judging.properties import SEQUENCES_APART, input_matters
+from grading.judging.record import Arrays, Part, ValueRecord, dyadic, edited, softmax
+from transformer_lm.checks.engine.calling import OTHER_SIZES
+from transformer_lm.checks.engine.ready_made import READY_MADE
 from transformer_lm.checks.topic_02_multi_head_attention.multi_head_attention_layer import MULTI_HEAD_ATTENTION_LAYER
 
 

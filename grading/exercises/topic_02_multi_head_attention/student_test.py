@@ -1,7 +1,7 @@
 """The test of attention scores that students write: what good tests catch, and what poor ones let through."""
 
-from grading.record import Part, Record, WrongAnswer, edited
-from grading.student_tests import mutations
+from grading.judging.record import Part, Record, WrongAnswer, edited
+from grading.judging.written_tests import mutations
 from transformer_lm.checks.topic_02_multi_head_attention.student_test import STUDENT_TEST
 
 MODEL_ANSWER = """\

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from grading.answers import Answer
 from grading.exercises.topic_02_multi_head_attention import decoder_block
 from grading.exercises.topic_02_multi_head_attention.decoder_block import (
     linear,
@@ -16,12 +15,14 @@ from grading.exercises.topic_02_multi_head_attention.decoder_block import (
     thought,
     with_even_positions,
 )
-from grading.judge import Tolerances, as_given, failure_told, part_values, right, values
-from grading.mistakes import IN_PLACE, in_a_plain_list, misbehaviours, no_epsilon, only_in_training
-from grading.padding import draw_batch, is_right
-from grading.properties import SEQUENCES_APART, input_matters
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.report import CheckFailed
+from grading.isolation.answers import Answer
+from grading.judging.judge import Tolerances, as_given, failure_told, part_values, right, values
+from grading.judging.mistakes import IN_PLACE, in_a_plain_list, misbehaviours, no_epsilon, only_in_training
+from grading.judging.padded_batches import draw_batch, is_right
+from grading.judging.properties import SEQUENCES_APART, input_matters
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.engine.failure import CheckFailed
+from transformer_lm.checks.engine.verdict import Mark
 from transformer_lm.checks.topic_03_classification.encoder_block import (
     ENCODER_BLOCK,
     ENCODER_DROPOUT,
@@ -30,7 +31,6 @@ from transformer_lm.checks.topic_03_classification.encoder_block import (
     TOGETHER,
     check_halves,
 )
-from transformer_lm.checks.verdict import Mark
 
 DROPOUT, BLOCK = "encoder-block-dropout", "encoder-block-check"
 

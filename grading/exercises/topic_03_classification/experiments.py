@@ -1,8 +1,8 @@
 """What the exercises about experiments share: the mistakes that a report can hold."""
 
-from grading.experiments import reproduced
-from grading.record import Part, Record, WrongAnswer, edited
-from transformer_lm.checks.experiment import ExperimentExercise
+from grading.judging.experiments import reproduced
+from grading.judging.record import Part, Record, WrongAnswer, edited
+from transformer_lm.checks.engine.experiments import ExperimentExercise
 
 IMPOSSIBLE = "That is more than this model can reach here."
 TUNE = "More is possible: tune the settings."

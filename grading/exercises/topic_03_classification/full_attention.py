@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from grading.judge import part_values
-from grading.mistakes import (
+from grading.judging.judge import part_values
+from grading.judging.mistakes import (
     KEYS_AS_VALUES,
     SOFTMAX,
     misbehaviours,
@@ -16,11 +16,11 @@ from grading.mistakes import (
     score_mistakes,
     softmax_mistakes,
 )
-from grading.padding import attended, draw_batch, ignores_padding, is_right, padding, padding_mistakes
-from grading.properties import SEQUENCES_APART, input_matters
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
-from transformer_lm.checks.exercise import OTHER_SIZES
-from transformer_lm.checks.ready_made import READY_MADE
+from grading.judging.padded_batches import attended, draw_batch, ignores_padding, is_right, padding, padding_mistakes
+from grading.judging.properties import SEQUENCES_APART, input_matters
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
+from transformer_lm.checks.engine.calling import OTHER_SIZES
+from transformer_lm.checks.engine.ready_made import READY_MADE
 from transformer_lm.checks.topic_03_classification.full_attention import FULL_ATTENTION
 from transformer_lm.checks.topic_03_classification.padded_layers import NO_KEY
 

@@ -1,7 +1,7 @@
 """The exercise of topic 03 about a report on full self-attention: honest ones and others."""
 
 from grading.exercises.topic_03_classification.experiments import NOT_REPRODUCED, SETTINGS, experiment_record, mistakes
-from grading.record import edited
+from grading.judging.record import edited
 from transformer_lm.checks.topic_03_classification.full_experiment import FULL_EXPERIMENT
 
 FULL = """\

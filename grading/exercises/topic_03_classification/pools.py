@@ -5,11 +5,12 @@ import random
 import numpy as np
 from numpy.typing import NDArray
 
-from grading.judge import values
-from grading.mistakes import CUT, misbehaviours
-from grading.properties import SEQUENCES_APART, input_matters
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.exercise import ONE_SEQUENCE, OTHER_SIZES, SIZE_ONE, PublicExercise
+from grading.judging.judge import values
+from grading.judging.mistakes import CUT, misbehaviours
+from grading.judging.properties import SEQUENCES_APART, input_matters
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.engine.calling import ONE_SEQUENCE, OTHER_SIZES, SIZE_ONE
+from transformer_lm.checks.engine.contract import PublicExercise
 
 
 def draw_visible(rng: random.Random, b: int, n: int) -> NDArray[np.bool_]:

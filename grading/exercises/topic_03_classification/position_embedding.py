@@ -4,10 +4,10 @@ import random
 
 import numpy as np
 
-from grading.judge import values
-from grading.mistakes import loses_a_length_of_one, misbehaviours, only_in_training
-from grading.properties import SEQUENCES_APART, input_matters
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from grading.judging.judge import values
+from grading.judging.mistakes import loses_a_length_of_one, misbehaviours, only_in_training
+from grading.judging.properties import SEQUENCES_APART, input_matters
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.topic_03_classification.position_embedding import POSITION_EMBEDDING
 
 

@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grading.exercises.topic_03_classification.pools import draw_visible
-from grading.judge import values
-from grading.mistakes import ERROR, misbehaviours, only_in_training
-from grading.properties import Ask, Property
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.exercise import OTHER_SIZES
-from transformer_lm.checks.other_device import PLAIN_LIST
+from grading.judging.judge import values
+from grading.judging.mistakes import ERROR, misbehaviours, only_in_training
+from grading.judging.properties import Ask, Property
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.engine.calling import OTHER_SIZES
+from transformer_lm.checks.engine.other_device import PLAIN_LIST
 from transformer_lm.checks.topic_03_classification.sequence_classifier import SEQUENCE_CLASSIFIER, SHARES
 
 

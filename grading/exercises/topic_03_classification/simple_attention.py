@@ -3,8 +3,8 @@
 import random
 from dataclasses import replace
 
-from grading.judge import part_values
-from grading.mistakes import (
+from grading.judging.judge import part_values
+from grading.judging.mistakes import (
     KEYS_VIEWED,
     SCALED_BY_LENGTH,
     SOFTMAX,
@@ -13,11 +13,20 @@ from grading.mistakes import (
     overflowing_softmax,
     softmax_mistakes,
 )
-from grading.padding import HIDE, SIZES, attended, draw_batch, ignores_padding, is_right, padding, padding_mistakes
-from grading.properties import SEQUENCES_APART, input_matters
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited, softmax
-from transformer_lm.checks.exercise import OTHER_SIZES
-from transformer_lm.checks.ready_made import READY_MADE
+from grading.judging.padded_batches import (
+    HIDE,
+    SIZES,
+    attended,
+    draw_batch,
+    ignores_padding,
+    is_right,
+    padding,
+    padding_mistakes,
+)
+from grading.judging.properties import SEQUENCES_APART, input_matters
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited, softmax
+from transformer_lm.checks.engine.calling import OTHER_SIZES
+from transformer_lm.checks.engine.ready_made import READY_MADE
 from transformer_lm.checks.topic_03_classification.padded_layers import NO_KEY
 from transformer_lm.checks.topic_03_classification.simple_attention import SIMPLE_ATTENTION
 

@@ -4,10 +4,10 @@ import random
 
 import numpy as np
 
-from grading.judge import values
-from grading.mistakes import CUT, ERROR, loses_a_length_of_one, misbehaviours, only_in_training
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.exercise import NOT_YOURS
+from grading.judging.judge import values
+from grading.judging.mistakes import CUT, ERROR, loses_a_length_of_one, misbehaviours, only_in_training
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.engine.contract import NOT_YOURS
 from transformer_lm.checks.topic_04_language_model.embed import EMBED, OTHER_NAME, PADDING_INDEX
 
 

@@ -5,10 +5,10 @@ import random
 
 import numpy as np
 
-from grading.judge import values
-from grading.mistakes import misbehaviours
-from grading.properties import SEQUENCES_APART, input_matters
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
+from grading.judging.judge import values
+from grading.judging.mistakes import misbehaviours
+from grading.judging.properties import SEQUENCES_APART, input_matters
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
 from transformer_lm.checks.topic_04_language_model.labels import LABELS
 
 

@@ -6,11 +6,11 @@ import numpy as np
 
 from grading.exercises.topic_02_multi_head_attention.decoder_block import linear, normalised
 from grading.exercises.topic_03_classification.sequence_classifier import SEQUENCES_APART
-from grading.judge import values
-from grading.mistakes import ERROR, IN_PLACE, loses_a_length_of_one, misbehaviours, no_epsilon, only_in_training
-from grading.properties import Ask, Property, same
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.exercise import OTHER_SIZES
+from grading.judging.judge import values
+from grading.judging.mistakes import ERROR, IN_PLACE, loses_a_length_of_one, misbehaviours, no_epsilon, only_in_training
+from grading.judging.properties import Ask, Property, same
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.engine.calling import OTHER_SIZES
 from transformer_lm.checks.topic_04_language_model.language_model import KEEP_INIT, LANGUAGE_MODEL
 
 NORMS = ("attention_norm", "mlp_norm")

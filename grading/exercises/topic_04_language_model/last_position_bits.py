@@ -5,10 +5,10 @@ import random
 import numpy as np
 from numpy.typing import NDArray
 
-from grading.judge import values
-from grading.mistakes import ERROR
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.exercise import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
+from grading.judging.judge import values
+from grading.judging.mistakes import ERROR
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.engine.calling import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
 from transformer_lm.checks.topic_04_language_model.last_position_bits import (
     FROZEN,
     GRAPH,

@@ -4,10 +4,11 @@ import random
 
 import numpy as np
 
-from grading.judge import values
-from grading.mistakes import CUT, misbehaviours
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.exercise import NOT_YOURS, OTHER_LENGTH
+from grading.judging.judge import values
+from grading.judging.mistakes import CUT, misbehaviours
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.engine.calling import OTHER_LENGTH
+from transformer_lm.checks.engine.contract import NOT_YOURS
 from transformer_lm.checks.topic_04_language_model.loss import LARGE, LOSS, NO_TOKEN
 
 

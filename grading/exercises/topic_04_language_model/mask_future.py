@@ -4,11 +4,11 @@ import random
 
 import numpy as np
 
-from grading.judge import values
-from grading.mistakes import CUT, misbehaviours
-from grading.properties import SEQUENCES_APART, input_matters
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.exercise import OTHER_LENGTH, OTHER_SIZES
+from grading.judging.judge import values
+from grading.judging.mistakes import CUT, misbehaviours
+from grading.judging.properties import SEQUENCES_APART, input_matters
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.engine.calling import OTHER_LENGTH, OTHER_SIZES
 from transformer_lm.checks.topic_04_language_model.mask_future import MASK_FUTURE
 
 

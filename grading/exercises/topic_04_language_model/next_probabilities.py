@@ -5,11 +5,11 @@ import random
 import numpy as np
 from numpy.typing import NDArray
 
-from grading.judge import values
-from grading.mistakes import ERROR, misbehaviours
-from grading.properties import SEQUENCES_APART, Ask, Property
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
-from transformer_lm.checks.exercise import CALLED_AGAIN
+from grading.judging.judge import values
+from grading.judging.mistakes import ERROR, misbehaviours
+from grading.judging.properties import SEQUENCES_APART, Ask, Property
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
+from transformer_lm.checks.engine.calling import CALLED_AGAIN
 from transformer_lm.checks.topic_04_language_model.next_probabilities import (
     FLAT,
     IN_PLACE,

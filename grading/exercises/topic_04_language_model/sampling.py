@@ -5,11 +5,11 @@ import random
 
 import numpy as np
 
-from grading.mistakes import ERROR
-from grading.randomness import drawn
-from grading.record import Part, Record, WrongAnswer, edited, softmax
-from transformer_lm.checks.exercise import ONE_SEQUENCE
-from transformer_lm.checks.randomness import FIXED_SEED, NOT_LONG, NOT_TORCH, Ask
+from grading.judging.mistakes import ERROR
+from grading.judging.record import Part, Record, WrongAnswer, edited, softmax
+from grading.judging.sampled import drawn
+from transformer_lm.checks.engine.calling import ONE_SEQUENCE
+from transformer_lm.checks.engine.sampled import FIXED_SEED, NOT_LONG, NOT_TORCH, Ask
 from transformer_lm.checks.topic_04_language_model import sampling_hints as hints
 from transformer_lm.checks.topic_04_language_model.last_position_bits import FROZEN, SWITCHED_OFF
 from transformer_lm.checks.topic_04_language_model.sampling import SAMPLING, VOCABULARY, Choice, examine_sampling

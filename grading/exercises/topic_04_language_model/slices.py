@@ -1,10 +1,11 @@
 """Exercise of topic 04: random slices of a text."""
 
-from grading.mistakes import ERROR
-from grading.randomness import drawn
-from grading.record import Part, Record, WrongAnswer, edited
-from transformer_lm.checks.exercise import NOT_YOURS, ONE_SEQUENCE
-from transformer_lm.checks.randomness import FIXED_SEED, NOT_LONG, NOT_TORCH
+from grading.judging.mistakes import ERROR
+from grading.judging.record import Part, Record, WrongAnswer, edited
+from grading.judging.sampled import drawn
+from transformer_lm.checks.engine.calling import ONE_SEQUENCE
+from transformer_lm.checks.engine.contract import NOT_YOURS
+from transformer_lm.checks.engine.sampled import FIXED_SEED, NOT_LONG, NOT_TORCH
 from transformer_lm.checks.topic_04_language_model import slices as hints
 from transformer_lm.checks.topic_04_language_model.slices import SLICES, examine_slices
 

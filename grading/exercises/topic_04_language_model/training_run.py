@@ -7,15 +7,15 @@ import functools
 import random
 from pathlib import Path
 
-from grading.answers import Answer
-from grading.record import FileRecord, Part, WrongAnswer
+from grading.isolation.answers import Answer
+from grading.judging.record import FileRecord, Part, WrongAnswer
+from transformer_lm.checks.engine.verdict import Mark
 from transformer_lm.checks.topic_04_language_model.training_run import SAVE, TRAINING_RUN
-from transformer_lm.checks.verdict import Mark
-from transformer_lm.corpora import Corpus, load_toy
 from transformer_lm.modeling_lm import TransformerLM
-from transformer_lm.presets import preset
-from transformer_lm.toy_grammar import sentences
-from transformer_lm.training import train
+from transformer_lm.texts.corpora import Corpus, load_toy
+from transformer_lm.texts.toy_grammar import sentences
+from transformer_lm.training.loop import train
+from transformer_lm.training.presets import preset
 
 LENGTH = 20_000  # characters: the loss on other ones differs by about 0.005
 SLACK = 0.01  # so that nobody who passes the check just so is refused here
@@ -49,9 +49,9 @@ START = """\
 import copy
 
 from grading.exercises.topic_04_language_model.training_run import trained
-from transformer_lm.checkpoints import save_model
+from transformer_lm.training.checkpoints import save_model
 from transformer_lm.modeling_lm import LMConfig, TransformerLM
-from transformer_lm.tokenizers import ByteTokenizer, CharTokenizer
+from transformer_lm.texts.tokenizers import ByteTokenizer, CharTokenizer
 
 path = folder / "my_model.safetensors"
 """

@@ -7,11 +7,12 @@ import numpy as np
 
 from grading.exercises.topic_02_multi_head_attention.decoder_block import linear, normalised, thought
 from grading.exercises.topic_05_attention_heatmaps.offset_profile import CHANGED
-from grading.judge import values
-from grading.mistakes import ERROR, WRAPPER, misbehaviours
-from grading.properties import SEQUENCES_APART, Ask, Property, input_matters, rows_sum_to_one
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
-from transformer_lm.checks.exercise import AHEAD, CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
+from grading.judging.judge import values
+from grading.judging.mistakes import ERROR, WRAPPER, misbehaviours
+from grading.judging.properties import SEQUENCES_APART, Ask, Property, input_matters, rows_sum_to_one
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
+from transformer_lm.checks.engine.calling import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
+from transformer_lm.checks.engine.contract import AHEAD
 from transformer_lm.checks.topic_05_attention_heatmaps.attention_maps import ATTENTION_MAPS, LIST, SHAPES
 
 

@@ -13,10 +13,10 @@ from grading.exercises.topic_05_attention_heatmaps.offset_profile import (
     aggregate_misbehaviours,
     causal_weights,
 )
-from grading.judge import values
-from grading.mistakes import ERROR
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.exercise import OTHER_SIZES
+from grading.judging.judge import values
+from grading.judging.mistakes import ERROR
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
+from transformer_lm.checks.engine.calling import OTHER_SIZES
 from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import ALONE
 from transformer_lm.checks.topic_05_attention_heatmaps.class_mass import CLASS_MASS
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from grading.heads import EXACT, Mask, decisions, margins, unseen
-from grading.judge import values
-from grading.mistakes import WRAPPER, misbehaviours
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.exercise import OTHER_SIZES
+from grading.judging.head_claims import EXACT, Mask, decisions, margins, unseen
+from grading.judging.judge import values
+from grading.judging.mistakes import WRAPPER, misbehaviours
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
+from transformer_lm.checks.engine.calling import OTHER_SIZES
 from transformer_lm.checks.topic_05_attention_heatmaps.find_heads import FIND_HEADS, NUMBERS
 
 CHECK, UNSEEN = "find-heads-check", "find-heads-unseen"

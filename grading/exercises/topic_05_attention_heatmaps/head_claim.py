@@ -1,7 +1,7 @@
 """Exercise of topic 05: a claim about one head of a trained model, with the numbers that speak for it."""
 
-from grading.heads import claimed_ablation, claimed_numbers, claimed_pattern
-from grading.record import Part, Record, WrongAnswer, edited
+from grading.judging.head_claims import claimed_ablation, claimed_numbers, claimed_pattern
+from grading.judging.record import Part, Record, WrongAnswer, edited
 from transformer_lm.checks.topic_05_attention_heatmaps.head_claim import (
     ABLATE,
     ENTRIES,
@@ -13,7 +13,8 @@ from transformer_lm.checks.topic_05_attention_heatmaps.head_claim import (
 NUMBERS, PATTERN, ABLATION = "head-claim-numbers", "head-claim-pattern", "head-claim-ablation"
 EVERYTHING = (NUMBERS, PATTERN, ABLATION)
 
-# Score, chance, null and the rise of the loss, for heads of the toy model; tests/test_head_claim.py measures them.
+# Score, chance, null and the rise of the loss, for heads of the toy model; tests/judging/test_head_claim.py measures
+# them.
 # Heads that do what the name says:
 QUALIFY = {
     (1, 1, "induction"): (0.812, 0.046, 0.068, 4.377),

@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from grading.judge import values
-from grading.mistakes import ERROR, WRAPPER, misbehaviours
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.exercise import OTHER_SIZES
+from grading.judging.head_references import reference_profile
+from grading.judging.judge import values
+from grading.judging.mistakes import ERROR, WRAPPER, misbehaviours
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
+from transformer_lm.checks.engine.calling import OTHER_SIZES
 from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import ALONE
 from transformer_lm.checks.topic_05_attention_heatmaps.offset_profile import OFFSET_PROFILE
 
@@ -43,15 +44,6 @@ def reference(case: Arrays) -> Arrays:
     """Return the profiles in the batch, and that of the last head in its last sequence."""
     weights = case["weights"]
     return {"profile": reference_profile(weights), f"profile{ALONE}": reference_profile(weights[-1:, -1:])}
-
-
-def reference_profile(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean weight at each distance, (h, n), for weights (b, h, i, j): summed up query by query."""
-    b, h, n, _ = weights.shape
-    sums = np.zeros((h, n))
-    for query in range(n):
-        sums[:, : query + 1] += weights[:, :, query, query::-1].sum(axis=0)  # the nearest key first
-    return sums / (b * np.arange(n, 0, -1))
 
 
 # --- answers ------------------------------------------------------------------------------------

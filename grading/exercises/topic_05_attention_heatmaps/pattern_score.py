@@ -13,9 +13,10 @@ from grading.exercises.topic_05_attention_heatmaps.offset_profile import (
     aggregate_misbehaviours,
     causal_weights,
 )
-from grading.judge import values
-from grading.mistakes import ERROR
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
+from grading.judging.head_references import reference_score
+from grading.judging.judge import values
+from grading.judging.mistakes import ERROR
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
 from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import ALONE
 from transformer_lm.checks.topic_05_attention_heatmaps.pattern_score import BOTH, ONE_CHANCE, PATTERN_SCORE
 
@@ -60,19 +61,6 @@ def reference(case: Arrays) -> Arrays:
         score, chance = reference_score(case["weights"][part, part], case["pattern"][part])
         outputs |= {f"score{end}": score, f"chance{end}": np.array([chance])}
     return outputs
-
-
-def reference_score(weights: NDArray[np.float64], pattern: NDArray[np.bool_]) -> tuple[NDArray[np.float64], float]:
-    """Return the scores (h) and the chance for weights (b, h, i, j) and a pattern (b, i, j).
-
-    Both are nan if no query has a key in the pattern.
-    """
-    counts = pattern.sum(axis=2)  # (b, i)
-    if not counts.any():
-        return np.full(weights.shape[1], np.nan), np.nan
-    given = np.where(pattern[:, None], weights, 0).sum(axis=3)  # (b, h, i)
-    by_chance = counts / np.arange(1, counts.shape[1] + 1)
-    return given.swapaxes(1, 2)[counts > 0].mean(axis=0), float(by_chance[counts > 0].mean())
 
 
 # --- answers ------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import random
 
 import numpy as np
-from numpy.typing import NDArray
 
 from grading.exercises.topic_05_attention_heatmaps.attention_maps import nothing_ahead
 from grading.exercises.topic_05_attention_heatmaps.offset_profile import (
@@ -12,13 +11,13 @@ from grading.exercises.topic_05_attention_heatmaps.offset_profile import (
     OTHER,
     aggregate_misbehaviours,
     causal_weights,
-    reference_profile,
 )
-from grading.judge import values
-from grading.mistakes import ERROR
-from grading.properties import rows_sum_to_one
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.exercise import OTHER_LENGTH, OTHER_SIZES
+from grading.judging.head_references import reference_null
+from grading.judging.judge import values
+from grading.judging.mistakes import ERROR
+from grading.judging.properties import rows_sum_to_one
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
+from transformer_lm.checks.engine.calling import OTHER_LENGTH, OTHER_SIZES
 from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import ALONE
 from transformer_lm.checks.topic_05_attention_heatmaps.position_null import POSITION_NULL
 
@@ -37,16 +36,6 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 def reference(case: Arrays) -> Arrays:
     """Return what position leaves of the heads in the batch, and of the last one in its last sequence."""
     return {"null": reference_null(case["weights"]), f"null{ALONE}": reference_null(case["weights"][-1:, -1:])}
-
-
-def reference_null(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the null of each head, (h, i, j), for weights (b, h, i, j), query by query."""
-    profile = reference_profile(weights)  # (h, n)
-    null = np.zeros(weights.shape[1:])
-    for query in range(null.shape[1]):
-        given = profile[:, query::-1]  # the first key is the furthest
-        null[:, query, : query + 1] = given / given.sum(axis=1, keepdims=True)
-    return null
 
 
 NOTHING_AHEAD = nothing_ahead(*POSITION_NULL.causal)

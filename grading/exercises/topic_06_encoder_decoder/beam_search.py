@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grading.exercises.topic_06_encoder_decoder.greedy_decode import PERIOD, ROWS, drawn_places, row_of_scores, shuffled
-from grading.judge import values
-from grading.mistakes import ERROR
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.exercise import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
+from grading.judging.judge import values
+from grading.judging.mistakes import ERROR
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.engine.calling import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
 from transformer_lm.checks.topic_06_encoder_decoder.beam_search import (
     BEAM_SEARCH,
     NOT_A_NUMBER,

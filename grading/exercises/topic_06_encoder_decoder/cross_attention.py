@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from grading.judge import values
-from grading.mistakes import (
+from grading.judging.judge import values
+from grading.judging.mistakes import (
     KEYS_AS_VALUES,
     KEYS_VIEWED,
     loses_a_length_of_one,
@@ -15,11 +15,11 @@ from grading.mistakes import (
     only_in_training,
     scaling_mistakes,
 )
-from grading.padding import draw_batch
-from grading.properties import SEQUENCES_APART, Ask, Property, input_matters, rows_sum_to_one, same
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
-from transformer_lm.checks.exercise import OTHER_SIZES
-from transformer_lm.checks.ready_made import READY_MADE
+from grading.judging.padded_batches import draw_batch
+from grading.judging.properties import SEQUENCES_APART, Ask, Property, input_matters, rows_sum_to_one, same
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
+from transformer_lm.checks.engine.calling import OTHER_SIZES
+from transformer_lm.checks.engine.ready_made import READY_MADE
 from transformer_lm.checks.topic_06_encoder_decoder.cross_attention import BOTH, CROSS_ATTENTION, LENGTHS
 
 LAYERS = ("k", "q", "v", "mix")

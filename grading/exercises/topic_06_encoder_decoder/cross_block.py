@@ -13,12 +13,12 @@ from grading.exercises.topic_02_multi_head_attention.decoder_block import (
     with_even_positions,
 )
 from grading.exercises.topic_06_encoder_decoder.cross_attention import KEPT, right_for_other_masks
-from grading.judge import values
-from grading.mistakes import ERROR, IN_PLACE, in_a_plain_list, misbehaviours, no_epsilon, only_in_training
-from grading.padding import draw_batch
-from grading.properties import SEQUENCES_APART, Ask, Property, input_matters, same
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.exercise import CALLED_AGAIN, OTHER_SIZES
+from grading.judging.judge import values
+from grading.judging.mistakes import ERROR, IN_PLACE, in_a_plain_list, misbehaviours, no_epsilon, only_in_training
+from grading.judging.padded_batches import draw_batch
+from grading.judging.properties import SEQUENCES_APART, Ask, Property, input_matters, same
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.engine.calling import CALLED_AGAIN, OTHER_SIZES
 from transformer_lm.checks.topic_06_encoder_decoder.cross_block import (
     CROSS_BLOCK,
     EXCHANGED,

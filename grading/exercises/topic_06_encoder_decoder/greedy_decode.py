@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grading.exercises.topic_05_attention_heatmaps.offset_profile import VIEWED
-from grading.judge import values
-from grading.mistakes import ERROR, misbehaviours
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.exercise import CALLED_AGAIN, OTHER_SIZES
+from grading.judging.judge import values
+from grading.judging.mistakes import ERROR, misbehaviours
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
+from transformer_lm.checks.engine.calling import CALLED_AGAIN, OTHER_SIZES
 from transformer_lm.checks.topic_06_encoder_decoder.greedy_decode import CHANGED, GREEDY_DECODE, NOT_LONG, SURE
 
 ROWS, PERIOD = 17, 7  # of the table, a prime number; and how many places have a multiplier of their own

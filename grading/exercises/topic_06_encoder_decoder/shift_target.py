@@ -4,11 +4,11 @@ import random
 
 import numpy as np
 
-from grading.judge import values
-from grading.mistakes import ERROR, misbehaviours
-from grading.properties import SEQUENCES_APART, input_matters
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.exercise import CALLED_AGAIN, ONE_SEQUENCE, OTHER_LENGTH, OTHER_SIZES
+from grading.judging.judge import values
+from grading.judging.mistakes import ERROR, misbehaviours
+from grading.judging.properties import SEQUENCES_APART, input_matters
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
+from transformer_lm.checks.engine.calling import CALLED_AGAIN, ONE_SEQUENCE, OTHER_LENGTH, OTHER_SIZES
 from transformer_lm.checks.topic_06_encoder_decoder.shift_target import BOTH, CHANGED, NO_WORD, NOT_LONG, SHIFT_TARGET
 
 LARGEST = 800  # tokens enough for the largest batch

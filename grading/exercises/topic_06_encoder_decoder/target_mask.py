@@ -5,11 +5,11 @@ import random
 import numpy as np
 
 from grading.exercises.topic_06_encoder_decoder.cross_attention import KEPT, right_for_other_masks
-from grading.judge import values
-from grading.mistakes import ERROR, misbehaviours
-from grading.properties import SEQUENCES_APART, input_matters
-from grading.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.exercise import OTHER_LENGTH, OTHER_SIZES
+from grading.judging.judge import values
+from grading.judging.mistakes import ERROR, misbehaviours
+from grading.judging.properties import SEQUENCES_APART, input_matters
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
+from transformer_lm.checks.engine.calling import OTHER_LENGTH, OTHER_SIZES
 from transformer_lm.checks.topic_06_encoder_decoder.target_mask import NOT_BOOL, TARGET_MASK
 
 

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from transformer_lm.checks.report import CheckFailed, kind
+from transformer_lm.checks.engine.failure import CheckFailed, kind
 
 Sizes = tuple[tuple[int, int], ...]  # of input_size and hidden
 

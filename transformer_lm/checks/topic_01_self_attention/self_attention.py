@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise, load_parameters
-from transformer_lm.checks.report import CheckFailed, described_errors, passed
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters
+from transformer_lm.checks.engine.failure import CheckFailed, described_errors, passed
 from transformer_lm.checks.topic_01_self_attention.linear_layers import TWO_SIZES, Sizes, check_linear
 from transformer_lm.shapes import describe
 

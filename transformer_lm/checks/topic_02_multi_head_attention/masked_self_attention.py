@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise
 from transformer_lm.shapes import describe
 
 MASK_MISFITS = (

@@ -6,10 +6,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from transformer_lm.checks.diagnosis import close
-from transformer_lm.checks.exercise import Inputs, PublicExercise, attempt, load_parameters, on_device
-from transformer_lm.checks.halved import CLOSE, EXPECTED, dropped_shares, is_halved
-from transformer_lm.checks.report import CheckFailed, described_errors, kind
+from transformer_lm.checks.engine.calling import attempt
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters, on_device
+from transformer_lm.checks.engine.diagnosis import close
+from transformer_lm.checks.engine.failure import CheckFailed, described_errors, kind
+from transformer_lm.checks.engine.halved import CLOSE, EXPECTED, dropped_shares, is_halved
 from transformer_lm.shapes import describe, in_words
 
 __all__ = ["multi_head_attention", "multi_head_mask", "multi_head_scores"]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise, load_parameters
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters
 from transformer_lm.shapes import describe
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from transformer_lm.attention import attention_scores
-from transformer_lm.checks.student_test import TestExercise
+from transformer_lm.checks.engine.written_tests import TestExercise
 
 
 def _root(queries: Tensor) -> float:

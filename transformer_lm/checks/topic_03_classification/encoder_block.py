@@ -6,9 +6,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise, load_parameters, on_device
-from transformer_lm.checks.halved import CLOSE, EXPECTED, dropped_shares, is_halved
-from transformer_lm.checks.report import CheckFailed, described_errors, kind
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters, on_device
+from transformer_lm.checks.engine.failure import CheckFailed, described_errors, kind
+from transformer_lm.checks.engine.halved import CLOSE, EXPECTED, dropped_shares, is_halved
 from transformer_lm.checks.topic_02_multi_head_attention.multi_head_attention import ALMOST_ALL
 from transformer_lm.checks.topic_03_classification.padded_layers import at_real_tokens, described_batch
 

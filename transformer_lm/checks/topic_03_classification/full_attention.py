@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise, load_parameters
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters
 from transformer_lm.checks.topic_03_classification.padded_layers import call_padded, described_batch
 
 

@@ -1,6 +1,6 @@
 """Check of topic 03: a report on full self-attention."""
 
-from transformer_lm.checks.experiment import HEADS, LIMITS, ExperimentExercise, Goal
+from transformer_lm.checks.engine.experiments import HEADS, LIMITS, ExperimentExercise, Goal
 
 FULL_EXPERIMENT = ExperimentExercise(
     id="full-experiment",

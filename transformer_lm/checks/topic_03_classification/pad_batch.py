@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise
-from transformer_lm.checks.report import CheckFailed
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise
+from transformer_lm.checks.engine.failure import CheckFailed
 
 
 def _arguments(inputs: Inputs, output: str) -> tuple[list[list[int]], int, int]:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from transformer_lm.checks.exercise import Inputs
-from transformer_lm.checks.report import CheckFailed
+from transformer_lm.checks.engine.contract import Inputs
+from transformer_lm.checks.engine.failure import CheckFailed
 from transformer_lm.shapes import describe
 
 NO_KEY = "A padded query is left with no key to read: a softmax over nothing is NaN, and spreads with the gradients."

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise, load_parameters
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters
 from transformer_lm.checks.topic_03_classification.tables import check_table
 from transformer_lm.shapes import describe
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from torch import nn
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise
-from transformer_lm.checks.report import CheckFailed
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise
+from transformer_lm.checks.engine.failure import CheckFailed
 from transformer_lm.checks.topic_03_classification.padded_layers import call_padded, described_batch
 
 

@@ -1,6 +1,6 @@
 """Check of topic 03: a report on simple self-attention."""
 
-from transformer_lm.checks.experiment import LIMITS, ExperimentExercise, Goal
+from transformer_lm.checks.engine.experiments import LIMITS, ExperimentExercise, Goal
 
 SIMPLE_EXPERIMENT = ExperimentExercise(
     id="simple-experiment",

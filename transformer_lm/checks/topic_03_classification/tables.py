@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from transformer_lm.checks.report import CheckFailed, kind
+from transformer_lm.checks.engine.failure import CheckFailed, kind
 
 
 def check_table(tried: str, module: object, name: str, rows: int, hidden: int) -> None:

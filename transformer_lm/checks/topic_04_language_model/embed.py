@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise, load_parameters, require_own
-from transformer_lm.checks.report import CheckFailed
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters, require_own
+from transformer_lm.checks.engine.failure import CheckFailed
 from transformer_lm.checks.topic_03_classification.tables import check_table
 from transformer_lm.shapes import describe
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise, load_parameters, require_own
-from transformer_lm.checks.report import CheckFailed, kind
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters, require_own
+from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.checks.topic_02_multi_head_attention.decoder_block import RunningMean
 from transformer_lm.shapes import describe
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise, require_own
-from transformer_lm.checks.report import CheckFailed, kind
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
+from transformer_lm.checks.engine.failure import CheckFailed, kind
 
 __all__ = ["last_position_bits"]
 

@@ -17,8 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from transformer_lm.checks.exercise import ONE_SEQUENCE, Inputs, PublicExercise, require_own
-from transformer_lm.checks.randomness import (
+from transformer_lm.checks.engine.calling import ONE_SEQUENCE
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
+from transformer_lm.checks.engine.failure import CheckFailed, passed
+from transformer_lm.checks.engine.sampled import (
     SURPRISE,
     Ask,
     Case,
@@ -30,7 +32,6 @@ from transformer_lm.checks.randomness import (
     surprising,
     without_seed,
 )
-from transformer_lm.checks.report import CheckFailed, passed
 from transformer_lm.checks.topic_04_language_model import sampling_hints as hints
 from transformer_lm.checks.topic_04_language_model.last_position_bits import returned_by
 

@@ -12,8 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transformer_lm.checks.exercise import ONE_SEQUENCE, Inputs, PublicExercise, require_own
-from transformer_lm.checks.randomness import (
+from transformer_lm.checks.engine.calling import ONE_SEQUENCE
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
+from transformer_lm.checks.engine.failure import CheckFailed, passed
+from transformer_lm.checks.engine.sampled import (
     Ask,
     Case,
     asked_here,
@@ -23,7 +25,6 @@ from transformer_lm.checks.randomness import (
     surprising,
     without_seed,
 )
-from transformer_lm.checks.report import CheckFailed, passed
 
 __all__ = ["slices"]
 

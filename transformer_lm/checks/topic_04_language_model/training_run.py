@@ -14,14 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transformer_lm.checkpoints import load_model, read_header
-from transformer_lm.checks.report import CheckFailed, passed
-from transformer_lm.corpora import load_toy
+from transformer_lm.checks.engine.failure import CheckFailed, passed
 from transformer_lm.lm import loss_per_token
 from transformer_lm.modeling_lm import LMConfig, TransformerLM
-from transformer_lm.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
-from transformer_lm.toy_grammar import CHARACTERS
-from transformer_lm.trained import FOLDER
+from transformer_lm.texts.corpora import load_toy
+from transformer_lm.texts.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
+from transformer_lm.texts.toy_grammar import CHARACTERS
+from transformer_lm.training.checkpoints import load_model, read_header
+from transformer_lm.training.pretrained import FOLDER
 
 FILE = "my_model.safetensors"
 LARGEST = 40_000_000  # bytes

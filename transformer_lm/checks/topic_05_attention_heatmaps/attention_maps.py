@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise, require_own
-from transformer_lm.checks.report import CheckFailed, kind
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
+from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.modeling_attention import CausalSelfAttention
 from transformer_lm.modeling_transformer import TransformerDecoderBlock
 from transformer_lm.shapes import describe

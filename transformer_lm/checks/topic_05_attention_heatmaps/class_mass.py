@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from transformer_lm.checks.exercise import require_own
+from transformer_lm.checks.engine.contract import require_own
 from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import aggregate
 
 CLASS_MASS = aggregate("class-mass", "mass", "h c c", "classes")

@@ -11,13 +11,13 @@ from io import StringIO
 import torch
 from torch import Tensor
 
-from transformer_lm.alphabet import Alphabet
-from transformer_lm.checks.exercise import Inputs, PublicExercise, require_own
-from transformer_lm.checks.report import CheckFailed, described_errors, passed
-from transformer_lm.head_scores import BY_PLACE, INDUCTION
-from transformer_lm.patterns import PATTERNS
-from transformer_lm.planted import NOTHING, planted_model, planted_text, planted_tokenizer
-from transformer_lm.recording import record_attention
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
+from transformer_lm.checks.engine.failure import CheckFailed, described_errors, passed
+from transformer_lm.heads.character_classes import Alphabet
+from transformer_lm.heads.patterns import PATTERNS
+from transformer_lm.heads.planted import NOTHING, planted_model, planted_text, planted_tokenizer
+from transformer_lm.heads.recording import record_attention
+from transformer_lm.heads.scores import BY_PLACE, INDUCTION
 from transformer_lm.shapes import describe
 
 NO_PATTERN = "no pattern"

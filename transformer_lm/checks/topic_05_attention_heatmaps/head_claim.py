@@ -11,18 +11,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from transformer_lm.ablation import LossChange, ablate_heads
-from transformer_lm.alphabet import Alphabet
-from transformer_lm.checks.plain import MANY, is_number, listed, plain, told
-from transformer_lm.checks.report import CheckFailed, passed
-from transformer_lm.corpora import load_toy
-from transformer_lm.head_scores import BY_PLACE, EXCESS, INDUCTION, SCORE, HeadSums, PatternScore
+from transformer_lm.checks.engine.failure import CheckFailed, passed
+from transformer_lm.checks.engine.reported_values import MANY, is_number, listed, plain, told
+from transformer_lm.heads.ablation import LossChange, ablate_heads
+from transformer_lm.heads.character_classes import Alphabet
+from transformer_lm.heads.patterns import PATTERNS
+from transformer_lm.heads.recording import record_attention
+from transformer_lm.heads.repeats import repeated_tokens
+from transformer_lm.heads.scores import BY_PLACE, EXCESS, INDUCTION, SCORE, HeadSums, PatternScore
 from transformer_lm.lm import random_slices
-from transformer_lm.patterns import PATTERNS
-from transformer_lm.recording import record_attention
-from transformer_lm.repeats import repeated_tokens
-from transformer_lm.tokenizers import Tokenizer
-from transformer_lm.trained import load_trained
+from transformer_lm.texts.corpora import load_toy
+from transformer_lm.texts.tokenizers import Tokenizer
+from transformer_lm.training.pretrained import load_trained
 
 __all__ = ["head_claim_ablation", "head_claim_numbers", "head_claim_pattern"]
 
@@ -32,7 +32,7 @@ SEED = 5  # of the slices that the check takes
 TEXT = 40  # characters of the name of a pattern
 
 # How far from what is measured a number may be, since texts differ; of a change of the loss, a share of it is added.
-# In grading, limits are wider, so that nobody who passes the check just so is refused. tests/test_head_claim.py
+# In grading, limits are wider, so that nobody who passes the check just so is refused. tests/judging/test_head_claim.py
 # measures that honest claims hold on every text.
 NEAR = {"score": 0.03, "chance": 0.015, "null": 0.02}
 NEAR_CHANGE, NEAR_SHARE = 0.02, 0.1

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise, require_own
-from transformer_lm.checks.report import CheckFailed
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
+from transformer_lm.checks.engine.failure import CheckFailed
 from transformer_lm.shapes import describe
 
 NOT_BOOL = "A pattern says yes or no for each pair: a comparison gives that dtype, and `.bool()` turns 0 and 1 into it."

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from transformer_lm.checks.exercise import require_own
+from transformer_lm.checks.engine.contract import require_own
 from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import aggregate
 
 OFFSET_PROFILE = aggregate("offset-profile", "profile", "h n")

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise, require_own
-from transformer_lm.checks.report import CheckFailed, kind
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
+from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import ALONE, arguments_of, tried_with
 
 BOTH = "Hand back both: the score of every head, and the chance that it is compared with."

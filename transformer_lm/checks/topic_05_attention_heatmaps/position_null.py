@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from transformer_lm.checks.exercise import require_own
+from transformer_lm.checks.engine.contract import require_own
 from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import ALONE, aggregate
 
 POSITION_NULL = replace(aggregate("position-null", "null", "h i j"), causal=("null", "null" + ALONE))

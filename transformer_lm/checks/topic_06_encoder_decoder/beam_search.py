@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise, require_own
-from transformer_lm.checks.report import CheckFailed, kind
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
+from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.checks.topic_06_encoder_decoder.greedy_decode import CHANGED, NOT_LONG, ReaderOfBoth
 from transformer_lm.shapes import describe
 

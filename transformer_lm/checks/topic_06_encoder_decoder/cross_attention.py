@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise, load_parameters, require_own
-from transformer_lm.checks.report import CheckFailed, described_errors, kind
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters, require_own
+from transformer_lm.checks.engine.failure import CheckFailed, described_errors, kind
 from transformer_lm.shapes import describe
 
 BOTH = "Hand back both, the output and then the weights."

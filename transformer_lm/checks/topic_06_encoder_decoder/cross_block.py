@@ -5,15 +5,10 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
-from transformer_lm.checks.diagnosis import close
-from transformer_lm.checks.exercise import (
-    CALLED_AGAIN,
-    Inputs,
-    PublicExercise,
-    load_parameters,
-    require_own,
-)
-from transformer_lm.checks.report import CheckFailed, kind
+from transformer_lm.checks.engine.calling import CALLED_AGAIN
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters, require_own
+from transformer_lm.checks.engine.diagnosis import close
+from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.shapes import describe, in_words
 
 NORMS = ("attention_norm", "cross_norm", "mlp_norm")

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise, require_own
-from transformer_lm.checks.report import CheckFailed
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
+from transformer_lm.checks.engine.failure import CheckFailed
 from transformer_lm.shapes import describe
 
 LONGEST = 100  # tokens that the model reads: what never stops, stops there

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise, require_own
-from transformer_lm.checks.report import CheckFailed, kind
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
+from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.shapes import describe
 
 NO_WORD = -1  # where a sentence has ended; in the targets that an answer gets, the case's pad stands there

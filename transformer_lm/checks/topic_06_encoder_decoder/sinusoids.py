@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from transformer_lm.checks.exercise import Inputs, PublicExercise, require_own
-from transformer_lm.checks.report import CheckFailed
+from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
+from transformer_lm.checks.engine.failure import CheckFailed
 
 SMALL = (2, 4)  # sizes of a first table: short enough that waves which are far too short are still told by it
 

@@ -1,0 +1,1 @@
+"""Where students' code runs and can do no harm: the sandbox, and all that is let into it."""

@@ -1,0 +1,1 @@
+"""How an answer gets its points: records of exercises, and the judge."""

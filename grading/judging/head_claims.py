@@ -1,0 +1,303 @@
+"""Judges of topic 05: a claim about a head is measured again, and a detector is tried on heads that nobody has seen.
+
+All models run here, in the trusted process. A claim comes as plain numbers and a name; a detector gets arrays.
+"""
+
+import functools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from grading.isolation.answers import Answer
+from grading.judging.head_references import reference_null, reference_score
+from grading.judging.judge import failure_told, inputs_after
+from grading.judging.record import Part, Record, ValueRecord
+from transformer_lm.checks.engine.diagnosis import require_unchanged
+from transformer_lm.checks.engine.failure import CheckFailed
+from transformer_lm.checks.engine.verdict import Mark
+from transformer_lm.checks.topic_05_attention_heatmaps.head_claim import (
+    TEXT,
+    TEXTS,
+    Claim,
+    ClaimExercise,
+    Found,
+    measured,
+)
+from transformer_lm.heads.character_classes import Alphabet
+from transformer_lm.heads.patterns import PATTERNS
+from transformer_lm.heads.planted import KINDS, NOTHING, planted_model, planted_text, planted_tokenizer
+from transformer_lm.heads.recording import record_attention
+from transformer_lm.heads.repeats import repeated_tokens
+from transformer_lm.heads.scores import BY_PLACE, INDUCTION
+from transformer_lm.lm import random_slices
+from transformer_lm.texts.tokenizers import Tokenizer
+from transformer_lm.texts.toy_grammar import sentences
+from transformer_lm.training.checkpoints import load_model
+
+LENGTH = 20_000  # characters of a text
+
+# The rule of `find_heads`: what a pattern needs to count, and how far a decision must stay from every other one: in
+# models far, and in heads that are made up, whose weights are exact, only further than rounding goes.
+SCORE, EXCESS, CLEAR, EXACT = 0.35, 0.2, 0.05, 0.004
+NO_PATTERN = -1
+
+TRAINED = Path(__file__).parent / "trained_heads"
+MADE_UP = {"b": 3, "h": 41, "n": 17, "p": 15}
+TIMES, PLANTED = 2, 2  # made up again, and models
+B, N = 6, 40  # texts, and characters of each
+# In repeated random text, no other pattern has a meaning.
+IN_REPEATS = ("current", "previous", "first", "duplicate", INDUCTION)
+# In the toy grammar there are no capitals: of two masks that are the same, one is enough.
+IN_SENTENCES = tuple(name for name in PATTERNS if name not in ("same_letter", INDUCTION))
+
+Mask = NDArray[np.bool_]
+
+
+# --- claims -------------------------------------------------------------------------------------
+
+
+def claimed_numbers(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
+    """Judge the scores of a claim: they must be what is measured on text drawn for this submission."""
+    claim, found = _measured(record, answer, rng)
+    record.public.check_numbers(claim, found, lenient=True)
+    return "Right: score, chance and null are as measured on text drawn for this submission."
+
+
+def claimed_pattern(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
+    """Judge whether the head does what is claimed, by the rule of `find_heads`."""
+    claim, found = _measured(record, answer, rng)
+    record.public.check_pattern(claim, found, lenient=True)
+    return f"Right: head {claim.head} of layer {claim.layer} does that."
+
+
+def claimed_ablation(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
+    """Judge the change of the loss: it must be what is measured, and large enough to say that the head matters."""
+    claim, found = _measured(record, answer, rng)
+    record.public.check_ablation(claim, found, lenient=True)
+    return "Right: without the head, the loss rises as claimed."
+
+
+def _measured(record: Record, answer: Answer, rng: random.Random) -> tuple[Claim, Found]:
+    """Return the claim and what is measured of it, once for all parts; raise CheckFailed if it says nothing."""
+    if "claim" not in answer.kept:
+        exercise: ClaimExercise = record.public
+        reply, _ = answer.ask("report", name=record.defines, texts=TEXT)
+        failed = failure_told(reply)
+        if failed:
+            raise failed
+        claim = exercise.read(reply.get("report"))
+        model, tokenizer = exercise.model()
+        text = toy_tokens(rng, tokenizer, TEXTS, model.config.max_len + 1)
+        answer.kept["claim"] = claim, measured(model, tokenizer, claim, text, _generator(rng))
+    return answer.kept["claim"]
+
+
+# --- unseen heads -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The attention of a model's heads on some texts, and the patterns that they might follow, by name.
+
+    Shapes:
+        weights   (b, h, i, j)
+        patterns  (p, b, i, j)
+        by_place  (p)
+    """
+
+    weights: NDArray[np.float32]
+    patterns: Mask
+    by_place: Mask
+    names: tuple[str, ...]
+    clear: float = CLEAR
+
+    @property
+    def arrays(self) -> dict[str, NDArray]:
+        """What an answer is given."""
+        return {"weights": self.weights, "patterns": self.patterns, "by_place": self.by_place}
+
+
+def unseen(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
+    """Judge a detector by heads drawn for this submission: made up, planted in models, and trained ones on new text.
+
+    Heads that are too near another decision are left out. All points are for all heads. Half of them are for a detector
+    that names no head that clearly does nothing, and names half of the others or more: what it finds can be trusted.
+    """
+    outcome = Outcome()
+    for heads in (*_made_up(rng, record), *_planted(rng), *_trained(rng)):
+        expected, clearness = decisions(heads.weights.astype(np.float64), heads.patterns, heads.by_place)
+        clear = clearness >= heads.clear
+        outcome.add(_asked(record, answer, heads)[clear], expected[clear], clearness[clear] >= CLEAR, heads.names)
+    if outcome.right == outcome.total:
+        return f"Right for {outcome.total} heads that nobody has seen before."
+    points = part.points / 2 if outcome.can_be_trusted else 0
+    return Mark(points, failure=outcome.failed().failure)
+
+
+@dataclass
+class Outcome:
+    """How often a detector was right so far, and about which heads it was not."""
+
+    total: int = 0
+    right: int = 0
+    invented: int = 0  # names for heads that clearly do nothing
+    nearly: int = 0  # names for heads that almost do something
+    others: int = 0  # heads that do something
+    named: int = 0  # those of them that are said to do that
+    missed: set[str] = field(default_factory=set)
+    renamed: set[str] = field(default_factory=set)
+
+    def add(self, found: NDArray, expected: NDArray[np.int64], sure: Mask, names: Sequence[str]) -> None:
+        """Count what a detector says of heads, (h), beside what they do, (h), and whether that is beyond doubt, (h)."""
+        self.total += len(expected)
+        for theirs, ours, is_sure in zip(found.tolist(), expected.tolist(), sure.tolist(), strict=True):
+            self.right += theirs == ours
+            if ours == NO_PATTERN:
+                self.invented += theirs != ours and is_sure
+                self.nearly += theirs != ours and not is_sure
+                continue
+            self.others += 1
+            self.named += theirs == ours
+            if theirs != ours:
+                (self.missed if theirs == NO_PATTERN else self.renamed).add(names[ours])
+
+    @property
+    def can_be_trusted(self) -> bool:
+        """Whether no head was named that clearly does nothing, and half of the others or more are right."""
+        return not self.invented and 2 * self.named >= self.others
+
+    def failed(self) -> CheckFailed:
+        """Return what to say of a detector that is wrong somewhere: about which kinds of heads, and no number."""
+        yours = [f"{self.right} are right"]
+        hint = "It mixes patterns up: the one that exceeds its own baseline most gives the name."
+        if self.renamed:
+            yours.append(f"another name for: {', '.join(sorted(self.renamed))}")
+        if self.missed:
+            yours.append(f"not found: {', '.join(sorted(self.missed))}")
+            hint = "It overlooks heads: are scores means over the queries that have a key, and baselines right?"
+        if self.nearly:
+            yours.append(f"{self.nearly} that miss a threshold by little get a name")
+            hint = "It names heads that miss a threshold by little: are thresholds, chance and null exactly right?"
+        if self.invented:
+            yours.append(f"{self.invented} that do nothing get a name")
+            hint = "It names heads that do nothing: no finding of it can be trusted. Look at both baselines."
+        tried = f"find_heads on {self.total} heads drawn for this submission"
+        return CheckFailed(tried, "; ".join(yours), "all of them, for all points", hint)
+
+
+def _asked(record: Record, answer: Answer, heads: Heads) -> NDArray:
+    """Return what a detector says of each head, or raise CheckFailed if that is not a row of numbers."""
+    reply, found = answer.ask("call", heads.arrays, name=record.defines, build=True)
+    failed = failure_told(reply)
+    if failed:
+        raise failed
+    tried = record.public.tried(heads.arrays, "heads")
+    output, h = found.get("outputs/heads"), heads.weights.shape[1]
+    if output is None or output.shape != (h,):
+        yours = "no tensor" if output is None else f"heads of shape {output.shape}"
+        raise CheckFailed(tried, yours, f"heads of shape ({h},)", "Return one number for each head, as one tensor.")
+    require_unchanged(tried, heads.arrays, inputs_after(found))
+    return output
+
+
+def decisions(
+    weights: NDArray[np.float64], patterns: Mask, by_place: Mask
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return what each head does, (h), and how clear that is, (h): how far every score and excess is from another."""
+    margin, excess = margins(weights, patterns, by_place)
+    best = np.where(margin >= 0, excess, -1).argmax(axis=0)  # (h,)
+    found = (margin >= 0).any(axis=0)
+    ahead = np.take_along_axis(excess, best[None], 0) - excess  # (p, h)
+    ahead[best, np.arange(len(best))] = np.take_along_axis(margin, best[None], 0)[0]
+    clearness = np.where(found, np.maximum(ahead, -margin), -margin).min(axis=0)
+    return np.where(found, best, NO_PATTERN), clearness
+
+
+def margins(
+    weights: NDArray[np.float64], patterns: Mask, by_place: Mask
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return how far each pattern is from not counting, or below 0 from counting, and by how much it exceeds its
+    baseline, (p, h) each; -1 if no query has such a key.
+    """
+    nulls = np.broadcast_to(reference_null(weights), weights.shape)
+    found, excesses = [], []
+    for pattern, place in zip(patterns, by_place, strict=True):
+        score, chance = reference_score(weights, pattern)
+        baseline = np.full(len(score), chance) if place else np.maximum(chance, reference_score(nulls, pattern)[0])
+        excesses.append(score - baseline)
+        found.append(np.minimum(score - SCORE, score - baseline - EXCESS))
+    return np.nan_to_num(np.array(found), nan=-1), np.nan_to_num(np.array(excesses), nan=-1)
+
+
+def _made_up(rng: random.Random, record: ValueRecord) -> Iterator[Heads]:
+    """Yield heads that are no model's, as those of the student's own check are."""
+    names = ("a drawn mask",) * MADE_UP["p"]
+    for _ in range(TIMES):
+        case = record.draw(rng, MADE_UP)
+        yield Heads(case["weights"].astype(np.float32), case["patterns"], case["by_place"], names, clear=EXACT)
+
+
+def _planted(rng: random.Random) -> Iterator[Heads]:
+    """Yield models whose heads do what a random plan says, on random texts."""
+    tokenizer = planted_tokenizer()
+    for _ in range(PLANTED):
+        seed, sharpness = rng.getrandbits(32), rng.uniform(7, 20)
+        model = planted_model(_plan(rng), tokenizer, N, sharpness, seed)
+        tokens = torch.tensor([tokenizer.encode(planted_text(rng, N)) for _ in range(B)])
+        yield _heads(rng, model, tokenizer, tokens, tuple(PATTERNS))
+
+
+def _plan(rng: random.Random) -> list[list[str]]:
+    """Return what three layers of four heads do; in each, one does nothing."""
+    needs_copies = ("word_start", INDUCTION)
+    kinds = [kind for kind in KINDS if kind not in (*needs_copies, *NOTHING, "previous")] + ["offset 2", "offset 5"]
+    plan = []
+    for special in ("previous", "word_start", rng.choice(needs_copies)):
+        layer = [special, rng.choice(NOTHING), *rng.sample(kinds, 2)]
+        rng.shuffle(layer)
+        plan.append(layer)
+    return plan
+
+
+def _trained(rng: random.Random) -> Iterator[Heads]:
+    """Yield trained models, each on sentences and on repeated random text that are drawn now."""
+    for model, tokenizer in _models():
+        yield _heads(rng, model, tokenizer, toy_tokens(rng, tokenizer, B, N), IN_SENTENCES)
+        repeats = repeated_tokens(tokenizer.vocab_size, B, N, _generator(rng))
+        yield _heads(rng, model, tokenizer, repeats, IN_REPEATS)
+
+
+@functools.cache
+def _models() -> list[tuple[nn.Module, Tokenizer]]:
+    return [load_model(path) for path in sorted(TRAINED.glob("*.safetensors"))]
+
+
+def _heads(
+    rng: random.Random, model: nn.Module, tokenizer: Tokenizer, tokens: Tensor, patterns: Sequence[str]
+) -> Heads:
+    """Return the heads of all layers in a row, on these texts, with the patterns in random order."""
+    names = tuple(rng.sample(patterns, len(patterns)))
+    weights = torch.cat(list(record_attention(model, tokens).values()), dim=1)  # (b, h, i, j)
+    masks = torch.stack([PATTERNS[name](tokens, Alphabet.of(tokenizer)) for name in names])
+    return Heads(weights.numpy(), masks.numpy(), np.array([name in BY_PLACE for name in names]), names)
+
+
+# --- texts --------------------------------------------------------------------------------------
+
+
+def toy_tokens(rng: random.Random, tokenizer: Tokenizer, b: int, n: int) -> Tensor:
+    """Return slices of a text of the toy grammar that is drawn now, (b, n)."""
+    drawn, text = sentences(random.Random(rng.getrandbits(64))), ""
+    while len(text) < LENGTH:
+        text += next(drawn) + "\n"
+    return random_slices(torch.tensor(tokenizer.encode(text)), b, n, _generator(rng))
+
+
+def _generator(rng: random.Random) -> torch.Generator:
+    return torch.Generator().manual_seed(rng.getrandbits(63))

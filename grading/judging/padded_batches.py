@@ -1,0 +1,182 @@
+"""Exercises whose batches hold padding: how such batches are drawn, how padding is judged, what goes wrong with it."""
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from grading.isolation.answers import Answer
+from grading.judging.judge import Rule, as_given, right, values
+from grading.judging.mistakes import SOFTMAX
+from grading.judging.properties import Property, same
+from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
+from transformer_lm.checks.engine.verdict import Mark
+
+
+def draw_batch(rng: random.Random, sizes: dict[str, int], hidden: int, bound: float) -> Arrays:
+    """Return sequences of different lengths, the last without padding; the numbers at padding are larger ones."""
+    b, n = sizes["b"], sizes["n"]
+    drawn = sorted(range(2, n), key=lambda length: rng.random())[: b - 1]
+    lengths = [*sorted(drawn, reverse=True), n]  # of three or more, the first is neither the longest nor the shortest
+    visible = np.arange(n) < np.array(lengths)[:, None]  # (b, n)
+    words = dyadic(rng, b, n, hidden, bound=bound * sizes.get("magnitude", 1))
+    return {"x": np.where(visible[..., None], words, dyadic(rng, b, n, hidden, bound=3 * bound)), "visible": visible}
+
+
+def attended(case: Arrays, layer: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Arrays:
+    """Return what a layer for one sequence makes of each, whole and cut to its real tokens; 0 at padding."""
+    x = case["x"]
+    padded = np.zeros_like(x)
+    for sequence, length in enumerate(case["visible"].sum(axis=1)):
+        padded[sequence, :length] = layer(x[sequence, :length])
+    return {"whole": np.stack([layer(sequence) for sequence in x]), "padded": padded}
+
+
+def is_right(output: str) -> Rule:
+    """Return the rule that one output must be right, whatever the others are."""
+    return lambda outputs, case, expected, allowed: right(output, outputs, expected, allowed)
+
+
+def padding(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> Mark:
+    """Judge what an answer makes of padding, whatever it makes of sequences without.
+
+    If these are right, padded ones must be. If not, padding must still change nothing: each sequence in a padded batch
+    gives what it gives alone, cut to its real tokens. And there must be something to hide: a real token has an effect
+    on others, and the weights of the layers on all.
+    """
+
+    def ask(case: Arrays, **how: bool) -> Arrays:
+        inputs = {name: as_given(array) for name, array in case.items()}
+        return answer.ask("call", inputs, name=record.defines, evaluate=True, **how)[1]
+
+    def reads(outputs: Arrays, case: Arrays) -> bool:
+        """Tell whether what comes out depends on other tokens, and on the weights if there are any."""
+        padded, real = outputs["padded"], case["visible"] & (np.arange(case["visible"].shape[1]) > 0)
+
+        def differs(changed: Arrays, **how: bool) -> bool:
+            other = ask(case | changed, **how).get("outputs/padded")
+            return other is not None and other.shape == padded.shape and not same(other[real], padded[real])
+
+        # Another first token. One alone may get no weight; a multiple of the second one is what that looks for.
+        first, second = case["x"][:, :1], case["x"][:, 1:2]
+        firsts = (1 - 2 * first, 4 * second, -4 * second)
+        if not any(differs({"x": np.concatenate([token, case["x"][:, 1:]], axis=1)}) for token in firsts):
+            return False
+        weights = {name: -case[name] for name in case.keys() - {*record.public.reads} if case[name].dtype == np.float64}
+        if not weights:
+            return True
+        found = differs(weights, build=True)
+        ask(case, build=True)  # as it was
+        return found
+
+    def hidden(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
+        if right("padded", outputs, expected, allowed):
+            return True
+        if outputs.keys() != expected.keys() or right("whole", outputs, expected, allowed):
+            return False
+        shown = []
+        for sequence, length in enumerate(case["visible"].sum(axis=1)):
+            here = (slice(sequence, sequence + 1), slice(length))
+            cut = case | {name: case[name][here] for name in record.public.reads}
+            alone = ask(cut).get("outputs/whole")
+            padded, whole = outputs["padded"][here], outputs["whole"][here]
+            if alone is None or not np.isfinite(padded).all() or not same(padded, alone):
+                return False
+            if not same(expected["whole"][here], expected["padded"][here]):  # else padding would get no weight anyway
+                shown.append(not same(whole, alone))
+        # Where nothing is read there is nothing to hide. In one sequence, that may be so by chance.
+        return (any(shown) or not shown) and reads(outputs, case)
+
+    return values(record, part, answer, rng, rule=hidden)
+
+
+def ignores_padding(output: str) -> Property:
+    """Return the property of an output that stays the same whatever stands at padding."""
+
+    def holds(ask: Callable[[Arrays], Arrays], case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
+        other = dyadic(rng, *case["x"].shape, bound=2)
+        changed = case | {"x": np.where(case["visible"][..., None], case["x"], other)}
+        before, after = ask(case), ask(changed)
+        return output not in before or same(before[output], after[output])
+
+    return Property("What stands at padding has an effect on real tokens: no query may read it.", holds)
+
+
+SIZES = "b, n, hidden = x.shape\n"
+HIDE = "scores.masked_fill(unreadable, -math.inf)"
+
+
+def padding_mistakes(answer: str, whole: str, padding: str) -> tuple[WrongAnswer, ...]:
+    """Return what goes wrong with padding, for an answer that unpacks SIZES, and masks `unreadable` by HIDE.
+
+    `whole` and `padding` are the parts that are about batches without padding, and with it.
+    """
+
+    def otherwise(name: str, hint: str, *edits: tuple[str, str]) -> WrongAnswer:
+        return edited(name, hint, answer, *edits, fails=(padding,))
+
+    def seen(visible: str) -> tuple[str, str]:
+        return SIZES, f"{SIZES}        visible = {visible}\n"
+
+    return (
+        otherwise(
+            "reads-padding",
+            "Padding is read like words: there is no mask, or it lies along the wrong axis.",
+            seen("torch.ones_like(visible)"),
+        ),
+        edited(
+            "mask-inverted",
+            "The mask is inverted: real tokens are hidden and padding is read.",
+            answer,
+            seen("~visible"),
+            fails=(whole, padding),
+        ),
+        otherwise(
+            "mask-of-the-first",
+            "The padding of the first sequence is hidden in all of them: each has a length of its own.",
+            seen("visible[:1].expand(b, n)"),
+        ),
+        otherwise(
+            "first-sequence-only",
+            "Padding is hidden in the first sequence and read in the others: each has padding of its own.",
+            seen("visible | (torch.arange(b, device=x.device) > 0)[:, None]"),
+        ),
+        otherwise(
+            "mask-of-the-shortest",
+            "Every sequence is treated as if it were as short as the shortest: real tokens are hidden too.",
+            seen("visible.all(dim=0).expand(b, n)"),
+        ),
+        otherwise(
+            "hides-the-last-word",
+            "The mask hides one position too many: the last real token must be read.",
+            seen("visible & visible.roll(-1, dims=1)"),
+        ),
+        otherwise(
+            "shows-the-first-pad",
+            "The mask hides one position too few: the first pad after the last real token is read.",
+            seen("visible | visible.roll(1, dims=1)"),
+        ),
+        otherwise(
+            "masked-with-zero",
+            "The scores of padding are set to 0 before the softmax, but a score of 0 still gets weight.",
+            ("-math.inf", "0"),
+        ),
+        otherwise(
+            "masked-with-minus-one",
+            "The scores of padding are set to a number that real scores may well have: it still gets weight.",
+            ("-math.inf", "-1"),
+        ),
+        otherwise(
+            "mask-after-softmax",
+            "Padding is hidden after the softmax: it takes its share first, and the rest no longer sums to 1.",
+            (HIDE, "scores"),
+            (SOFTMAX, f"{SOFTMAX}.masked_fill(unreadable, 0)"),
+        ),
+        otherwise(
+            "padding-zeroed",
+            "Padding is set to 0 in x and then read: zeros take a share of the weights like anything else.",
+            (SIZES, f"{SIZES}        x = x * visible[..., None]\n"),
+            (HIDE, "scores"),
+        ),
+    )

@@ -1,0 +1,81 @@
+"""Properties that every right answer has, whatever its numbers: tried on the answer by changing its inputs."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from grading.judging.record import Arrays, dyadic
+from transformer_lm.checks.engine.catalogue import hint
+
+Ask = Callable[[Arrays], Arrays]  # what the answer computes for a case
+
+
+@dataclass(frozen=True)
+class Property:
+    """Something that must hold; `holds` gets a way to ask the answer, a case, what it reads at each call, and luck.
+
+    To explain one wrong output, the answer is asked for that one alone: a property of other outputs must then hold.
+    """
+
+    hint: str
+    holds: Callable[[Ask, Arrays, tuple[str, ...], random.Random], bool]
+
+
+def _changed(case: Arrays, names: tuple[str, ...], rng: random.Random, where: tuple) -> Arrays:
+    """Return the case with other numbers in part of what is read at each call."""
+    changed = {name: np.array(case[name]) for name in names}
+    for array in changed.values():
+        array[where] = dyadic(rng, *array[where].shape, bound=2)
+    return case | changed
+
+
+def same(first: np.ndarray, second: np.ndarray) -> bool:
+    """Tell whether two outputs are the same up to rounding."""
+    return first.shape == second.shape and np.allclose(first, second, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def _of(found: Arrays, outputs: tuple[str, ...]) -> list[str]:
+    """Return which of these outputs were asked for."""
+    return [name for name in outputs if name in found]
+
+
+def _sequences_apart(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
+    b = len(case[reads[0]])
+    before, after = ask(case), ask(_changed(case, reads, rng, (slice(1, None),)))
+    return all(same(before[name][: len(before[name]) // b], after[name][: len(before[name]) // b]) for name in before)
+
+
+SEQUENCES_APART = Property(hint("sequences-mix"), _sequences_apart)
+
+
+def input_matters(*outputs: str) -> Property:
+    """Return the property of outputs that change with what is read."""
+
+    def holds(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
+        before, after = ask(case), ask(_changed(case, reads, rng, (slice(None),)))
+        return not any(same(before[name], after[name]) for name in _of(before, outputs))
+
+    return Property(hint("input-has-no-effect"), holds)
+
+
+def rows_sum_to_one(*outputs: str) -> Property:
+    """Return the property of weights: each row sums to 1, and none is negative."""
+
+    def holds(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
+        asked = ask(case)
+        weights = [asked[name] for name in _of(asked, outputs)]
+        return all(np.allclose(each.sum(-1), 1, atol=1e-4) and each.min() >= 0 for each in weights)
+
+    return Property(hint("rows-do-not-sum-to-one"), holds)
+
+
+def ignores_the_future(*outputs: str) -> Property:
+    """Return the property of causal outputs: the last position has no effect on those before it."""
+
+    def holds(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
+        before, after = ask(case), ask(_changed(case, reads, rng, (slice(None), slice(-1, None))))
+        return all(same(before[name][:, :-1], after[name][:, :-1]) for name in _of(before, outputs))
+
+    return Property(hint("future-has-an-effect"), holds)

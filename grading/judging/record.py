@@ -1,0 +1,237 @@
+"""One exercise, one record: the reference, the cases, the wrong answers and the right ones.
+
+An answer is the text of a solution cell. A wrong answer is the model answer with an edit or two, so
+that a reader sees the mistake and nothing else.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from transformer_lm.checks.engine.catalogue import Hint
+from transformer_lm.checks.engine.contract import PublicExercise
+from transformer_lm.checks.engine.experiments import ExperimentExercise
+from transformer_lm.checks.engine.written_tests import TestExercise
+from transformer_lm.checks.topic_04_language_model.training_run import FileExercise
+from transformer_lm.checks.topic_05_attention_heatmaps.head_claim import ClaimExercise
+
+Arrays = dict[str, NDArray[np.float64]]
+
+SETUP = """\
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+"""
+
+
+@dataclass(frozen=True)
+class WrongAnswer:
+    """A named mistake: the text of an answer that makes it, and the hint that names it.
+
+    `fails` names the parts that it gets no points for; by default the exercise's last one that has any. With `costs`,
+    it loses that many points there instead of all.
+    """
+
+    name: str
+    hint: str
+    source: str
+    fails: tuple[str, ...] = ()
+    costs: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.hint, Hint):
+            object.__setattr__(self, "hint", Hint(self.hint, self.name))
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of an exercise with points of its own; its name is that of its check cell.
+
+    `judge` gets the record, the part, the answer and a random generator. It returns what is good, for all points, or a
+    Mark, or raises CheckFailed, for none. `calls` is the name that it calls, if not the exercise's; what only reads the
+    answer `runs` nothing. A part of 0 points is about the form of an answer: it can take points off those of the
+    others, or add to them.
+    """
+
+    name: str
+    points: float
+    judge: Callable
+    calls: str = ""
+    runs: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What holds for every exercise.
+
+    `defines` is the name that the student's cell must define; `parts` are what gets points. `cell` is the grade_id of
+    the cell that answers it, if that is not its id: several exercises may share one. What the package holds of the
+    answer is marked there, see transformer_lm/answers.py.
+
+    `wrong` answers compute wrong numbers, and are told by them; `misbehaving` ones are wrong in another way.
+    """
+
+    public: PublicExercise | TestExercise | ExperimentExercise | FileExercise | ClaimExercise
+    title: str
+    defines: str
+    parts: tuple[Part, ...]
+    model_answer: str
+    misbehaving: tuple[WrongAnswer, ...]
+    right: dict[str, str]
+    wrong: tuple[WrongAnswer, ...] = ()
+    cell: str = ""
+
+    @property
+    def id(self) -> str:
+        """The exercise's id, such as `self-attention`."""
+        return self.public.id
+
+    @property
+    def forbids_attention(self) -> bool:
+        """Whether torch's ready-made attention is taken away from the answer."""
+        return getattr(self.public, "forbids_attention", False)
+
+    @property
+    def solution_cell(self) -> str:
+        """The grade_id of the cell that answers it."""
+        return self.cell or self.id
+
+    @property
+    def points(self) -> float:
+        """The points of all parts together."""
+        return sum(part.points for part in self.parts)
+
+    def fails(self, wrong: WrongAnswer) -> tuple[str, ...]:
+        """Return the names of the parts in which a wrong answer loses points."""
+        return wrong.fails or ([part.name for part in self.parts if part.points][-1],)
+
+    def answer(self, source: str) -> object:
+        """Return what the text of a solution cell defines under the exercise's name.
+
+        Only for answers of our own: the text is executed in this process.
+        """
+        namespace: dict[str, object] = {"__name__": "answer"}
+        exec(compile(SETUP + source, f"<answer to {self.id}>", "exec"), namespace)
+        return namespace[self.defines]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRecord(Record):
+    """An exercise whose answer is a file that is handed in beside the notebook. Ours are code that writes it."""
+
+    public: FileExercise
+
+    def write(self, source: str, folder: Path) -> None:
+        """Write the file of an answer of ours into a folder: the text is executed in this process."""
+        exec(compile(SETUP + source, f"<answer to {self.id}>", "exec"), {"folder": folder})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueRecord(Record):
+    """An exercise whose answer computes numbers.
+
+    `draw` makes one case from a random generator and a table of sizes and settings. Students check against three cases:
+    one of `first_sizes`, one with the same weights and the changes of `other_length`, one of `other_sizes`. If `ones`
+    names some sizes, there is a fourth, in which they are 1. `reference` computes the outputs of a case in float64
+    NumPy, apart from torch. `properties` hold for every right answer. `entrywise`: each number of an output is made
+    from few inputs, so rounding is measured for each on its own.
+    """
+
+    public: PublicExercise
+    properties: tuple
+    first_sizes: dict[str, int]
+    other_length: dict[str, int]
+    other_sizes: dict[str, int]
+    draw: Callable[[random.Random, dict[str, int]], Arrays]
+    reference: Callable[[Arrays], Arrays]
+    ones: tuple[str, ...] = ()
+    entrywise: bool = False
+
+    @property
+    def smallest_sizes(self) -> dict[str, int]:
+        """The sizes of the case in which those of `ones` are 1; none if there is no such case."""
+        return self.first_sizes | dict.fromkeys(self.ones, 1) if self.ones else {}
+
+    def outputs(self, source: str, case: Arrays) -> Arrays:
+        """Return what an answer computes for a case, in float64."""
+        with _float64():
+            return {name: output.detach().numpy() for name, output in self._called(source, _tensors(case)).items()}
+
+    def gradients(self, source: str, case: Arrays) -> dict[str, Arrays]:
+        """Return for each output that trains the gradients of its squares, summed, by the inputs, in float64."""
+        inputs = _tensors(case)
+        targets = {name: tensor.requires_grad_() for name, tensor in inputs.items() if tensor.is_floating_point()}
+        found = {}
+        with _float64():
+            outputs = self._called(source, inputs)
+            for name in self.public.trains:
+                loss = outputs[name].square().sum()
+                gradients = torch.autograd.grad(loss, list(targets.values()), retain_graph=True, materialize_grads=True)
+                found[name] = {target: tensor.numpy() for target, tensor in zip(targets, gradients, strict=True)}
+        return found
+
+    def _called(self, source: str, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        subject = self.public.build(self.answer(source), inputs)
+        return dict(zip(self.public.axes, self.public.called(subject, inputs), strict=True))
+
+
+def _tensors(case: Arrays) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.array(array)) for name, array in case.items()}
+
+
+@contextmanager
+def _float64() -> Iterator[None]:
+    """Make new tensors and layers in float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def edited(
+    name: str,
+    hint: str,
+    model_answer: str,
+    *edits: tuple[str, str],
+    fails: tuple[str, ...] = (),
+    costs: float | None = None,
+) -> WrongAnswer:
+    """Return the wrong answer that differs from the model answer by these edits, (old, new) each.
+
+    Raises ValueError unless each old text stands there exactly once.
+    """
+    source = model_answer
+    for old, new in edits:
+        if source.count(old) != 1:
+            raise ValueError(f"an edit of {name!r} must find its text once, got {source.count(old)} times: {old!r}.")
+        source = source.replace(old, new)
+    return WrongAnswer(name, hint, source, fails, costs)
+
+
+def dyadic(rng: random.Random, *shape: int, bound: float) -> NDArray[np.float64]:
+    """Return numbers between -bound and bound that are whole multiples of 1/64.
+
+    Sums of products of such numbers are exact in float64, in any order; what comes after them, a softmax, is rounded
+    to float32 when stored. So the frozen files come out the same, byte for byte, whatever the machine's order of
+    summation. `random.Random.random` is the generator whose sequence Python promises to keep.
+    """
+    steps = 2 * int(bound * 64) + 1
+    numbers = [int(rng.random() * steps) - steps // 2 for _ in range(int(np.prod(shape)))]
+    return np.array(numbers, dtype=np.float64).reshape(shape) / 64
+
+
+def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the softmax over the last axis."""
+    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)

@@ -1,0 +1,44 @@
+"""The judge of answers that are random: it sees what was drawn, tokens and nothing else, and counts by itself."""
+
+import random
+from collections.abc import Callable
+
+from numpy.typing import NDArray
+
+from grading.isolation.answers import Answer
+from grading.judging.judge import TEXT, failure_told, inputs_after
+from grading.judging.record import Part, Record
+from transformer_lm.checks.engine.diagnosis import require_unchanged
+from transformer_lm.checks.engine.sampled import Ask, Case, not_a_tensor
+
+
+def drawn(examine: Callable[[Ask, random.Random], None]) -> Callable[[Record, Part, Answer, random.Random], str]:
+    """Return the judge that examines an answer as the student's check does, on inputs drawn for this submission."""
+
+    def judged(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
+        (name,) = record.public.axes
+        calls = 0
+
+        def ask(case: Case) -> NDArray:
+            nonlocal calls
+            calls += 1
+            reply, found = answer.ask("call", case, name=record.defines, build=True)
+            failed = failure_told(reply)
+            if failed:
+                raise failed
+            tried = record.public.tried(case, name)
+            output = found.get(f"outputs/{name}")
+            if output is None:
+                raise not_a_tensor(tried, name, _kind(reply, name))
+            require_unchanged(tried, case, inputs_after(found))
+            return output
+
+        examine(ask, rng)
+        return f"Right for {calls} calls on inputs drawn for this submission, with the right chances."
+
+    return judged
+
+
+def _kind(reply: dict, name: str) -> str:
+    kinds = reply.get("kinds")
+    return str(kinds.get(name))[:TEXT] if isinstance(kinds, dict) else "missing"

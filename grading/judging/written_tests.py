@@ -1,0 +1,67 @@
+"""The judge of tests that students write: each is run on the right function and on wrong versions of it.
+
+The test runs in the answer process, and the function that it is given is a connection to this one: all that it
+sees of a version is what it computes, so it can tell right from wrong by testing alone.
+"""
+
+import random
+
+import numpy as np
+import torch
+
+from grading.isolation.answers import Answer
+from grading.judging.judge import failure_told
+from grading.judging.record import Part, Record
+from transformer_lm.checks.engine.verdict import Mark
+from transformer_lm.checks.engine.written_tests import TestExercise
+
+NUMBERS = 10**6  # in what a version gets, and in what it computes
+TEXT = 2000  # characters of a text that an answer tells
+RUNS = 3  # of the right version: a test that fails now and then is no good
+
+
+def mutations(record: Record, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
+    """Judge a test by the share of wrong versions that it catches, if it accepts the right one."""
+    exercise: TestExercise = record.public
+    versions = [exercise.right, *exercise.wrong.values()]
+    order = list(range(len(versions))) + [0] * (RUNS - 1)
+    rng.shuffle(order)
+    outcomes: dict[int, dict] = {}
+    for version in order:
+        found = _outcome(record, answer, versions[version])
+        if version not in outcomes or found["raised"]:
+            outcomes[version] = found
+    first = outcomes.pop(0)
+    missed = exercise.missed([outcomes[version] for version in sorted(outcomes)])
+    if not missed and not first["raised"]:
+        return exercise.praise()
+    caught = 0 if first["raised"] else len(exercise.wrong) - len(missed)
+    points = round(part.points * caught / len(exercise.wrong), 2)
+    return Mark(points, failure=exercise.failure(first, missed).failure)
+
+
+def _outcome(record: Record, answer: Answer, version: object) -> dict:
+    """Return what happened when the test was run on a version."""
+    answer.keep_running()
+    reply = answer.converse("test", lambda request, arrays: _computed(version, request, arrays), name=record.defines)
+    failed = failure_told(reply)
+    if failed:
+        raise failed
+    raised = reply.get("raised")
+    told = {"raised": None if raised is None else str(raised)[:TEXT], "hint": str(reply.get("hint"))[:TEXT]}
+    return told | {fact: bool(reply.get(fact)) for fact in ("asserts", "calls", "prints", "returns")}
+
+
+def _computed(version: object, request: dict, arrays: dict[str, np.ndarray]) -> tuple[dict, dict[str, np.ndarray]]:
+    """Return what a version makes of the arguments that a test has given it, or the error that it raises."""
+    try:
+        names = [str(name) for name in request["wants"]]
+        given = {name: torch.from_numpy(arrays[name].copy()) for name in names}
+        rows = [max(1, tensor[..., 0].numel()) for tensor in given.values() if tensor.dim()]
+        if sum(tensor.numel() for tensor in given.values()) > NUMBERS or np.prod(rows) > NUMBERS:
+            raise ValueError(f"a test must take at most {NUMBERS} numbers, got more.")
+        places = [given[name] for name in names if name.isdigit()]
+        result = version(*places, **{name: tensor for name, tensor in given.items() if not name.isdigit()})
+        return {"error": None}, {"result": result.detach().numpy()}
+    except Exception as error:  # it is the test's to expect it
+        return {"error": [type(error).__name__, str(error)[:TEXT]]}, {}

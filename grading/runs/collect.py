@@ -1,0 +1,72 @@
+"""Collecting for `nbgrader zip_collect`: what a platform's zip holds, and nothing that a student has packed inside."""
+
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from nbgrader.plugins import ExtractorPlugin, FileNameCollectorPlugin
+
+from grading.results.pages import printable
+
+LARGEST = 50_000_000  # bytes of one file; no notebook and no model that is graded is larger
+STUDENT = re.compile(r"\w[\w.@+-]*")  # what may become the name of a folder
+
+
+class SubmissionCollector(FileNameCollectorPlugin):
+    """Takes student and file from the whole name in the zip, so that no student can write another one's number."""
+
+    def collect(self, submitted_file: str) -> dict | None:
+        """Return what the name of an extracted file says."""
+        folder = Path(self.parent._format_collect_path(self.parent.extracted_directory))
+        return self.match(Path(submitted_file).relative_to(folder).as_posix())
+
+    def match(self, name: str) -> dict | None:
+        """Return what a name in the zip says, or None if it is not that of a submission."""
+        found = re.fullmatch(self.named_regexp, name)
+        is_safe = found and STUDENT.fullmatch(found["student_id"]) and "/" not in found["file_id"]
+        return found.groupdict() if is_safe and Path(name).suffix in self.valid_ext else None
+
+
+class SubmissionExtractor(ExtractorPlugin):
+    """Takes submissions out of the zip, of several with one name the newest, and warns of all that it leaves there."""
+
+    def extract(self, archive_path: str, extracted_path: str) -> None:
+        """Write the submissions of all zips in a folder, and those that lie beside them, into another."""
+        newest: dict[tuple[str, str], tuple[tuple[int, int], str]] = {}
+        for name, size, _ in _members(Path(archive_path)):
+            found = self.parent.collector_plugin_inst.match(name)
+            if found is None or size > LARGEST:
+                self._leave_out(name, "its name is not that of a submission" if size <= LARGEST else "it is too large")
+                continue
+            file = found["student_id"], found["file_id"] + Path(name).suffix
+            age = int(found.get("number") or 0), int(found.get("again") or 0)
+            older, newest[file] = sorted([newest.get(file, ((-1, -1), "")), (age, name)])
+            if older[1]:
+                self._leave_out(older[1], "there is a newer one")
+        wanted = {name for _, name in newest.values()}
+        for name, _, content in _members(Path(archive_path)):
+            if name in wanted:
+                target = Path(extracted_path) / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with target.open("wb") as file:
+                    shutil.copyfileobj(content, file)
+
+    def _leave_out(self, name: str, reason: str) -> None:
+        self.log.warning("%s is left out: %s.", printable(name), reason)
+
+
+def _members(folder: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    """Yield name, size and content of the files in a folder, and of those in its zips in place of these."""
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        if path.suffix.lower() != ".zip":  # a notebook may also be read as a zip, if a student has made it so
+            with path.open("rb") as content:
+                yield path.name, path.stat().st_size, content
+            continue
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                if not member.is_dir():
+                    with archive.open(member) as content:
+                        yield member.filename, member.file_size, content

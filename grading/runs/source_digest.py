@@ -1,0 +1,87 @@
+"""A fingerprint of the code that decides the points of an assignment: if it changes, submissions are graded again.
+
+It covers the judge, what runs in the answer process, and the records of that assignment, each with all that it imports
+from this repository, and the hints beside these. The records of other assignments are left out, and so are commands
+that only show results.
+"""
+
+import ast
+import functools
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from transformer_lm.checks.engine.places import PREFIX
+
+CHECKOUT = Path(__file__).parents[2]
+PACKAGES = ("grading", "transformer_lm")
+JUDGE = "grading/runs/one_submission.py"
+INSIDE = "grading/isolation/inside/*.py"
+DATA = "grading/judging/trained_heads/*"  # what heads are searched in
+HINTS = "hints.toml"  # in the folder of the modules that give them
+
+
+def grading_digest(assignment: str, checkout: Path = CHECKOUT) -> str:
+    """Return the fingerprint of what decides the points of an assignment, computed from the files as they are now."""
+    digest = hashlib.sha256()
+    for file in deciding_files(assignment, checkout):
+        digest.update(f"{file.relative_to(checkout).as_posix()}\n".encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def deciding_files(assignment: str, checkout: Path = CHECKOUT) -> list[Path]:
+    """Return the files that decide the points of an assignment, in order."""
+    records = (checkout / "grading" / "exercises" / f"{PREFIX}{assignment}").glob("*.py")
+    waiting = [checkout / JUDGE, *checkout.glob(INSIDE), *records]
+    found: set[Path] = set()
+    while waiting:
+        file = waiting.pop()
+        if file not in found:
+            found.add(file)
+            waiting += _imported(file, checkout)
+    hints = {file.with_name(HINTS) for file in found if file.with_name(HINTS).is_file()}
+    return sorted(found | hints | set(checkout.glob(DATA)))
+
+
+def _imported(file: Path, checkout: Path) -> Iterator[Path]:
+    """Yield the modules of this repository that a file imports, anywhere in it.
+
+    Of a package, only what is asked for by name: its `__init__` imports everything.
+    """
+    if file.name == "__init__.py":
+        return
+    for module, names in _imports(file.read_bytes()):
+        yield from _module_files(module, checkout)
+        for name in names:
+            yield from _named(module, name, checkout)
+
+
+@functools.cache
+def _imports(source: bytes) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the modules of this repository that a text imports, each with the names that it takes from there."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, ()) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.append((node.module, tuple(alias.name for alias in node.names)))
+    return tuple((module, names) for module, names in found if module.partition(".")[0] in PACKAGES)
+
+
+def _module_files(module: str, checkout: Path) -> Iterator[Path]:
+    """Yield the file of a module, and those of the packages that it is in."""
+    parts = module.split(".")
+    folders = [checkout.joinpath(*parts[: number + 1]) for number in range(len(parts))]
+    files = [folder / "__init__.py" for folder in folders] + [folders[-1].with_suffix(".py")]
+    yield from filter(Path.is_file, files)
+
+
+def _named(module: str, name: str, checkout: Path) -> Iterator[Path]:
+    """Yield the module of a package that has this name, or from which the package has it."""
+    yield from _module_files(f"{module}.{name}", checkout)
+    package = checkout.joinpath(*module.split("."), "__init__.py")
+    if package.is_file():
+        for origin, names in _imports(package.read_bytes()):
+            if name in names:
+                yield from _module_files(origin, checkout)

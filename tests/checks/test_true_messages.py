@@ -1,0 +1,175 @@
+"""What check and judge say of a wrong answer is true of that answer, whichever mistakes it makes together."""
+
+import pytest
+
+from grading.exercises import records, topic_of
+from grading.isolation.answers import Cell
+from grading.isolation.sandbox import missing_walls
+from grading.judging.judge import ExerciseResult, judge
+from grading.judging.record import SETUP
+from grading.processes.workers import answer_server
+from transformer_lm import checks
+
+REDUCED = bool(missing_walls())  # these answers are our own, so they may be judged everywhere
+
+
+def judged(exercise: str, source: str, seed: int = 1) -> ExerciseResult:
+    cells = [Cell(0, SETUP), Cell(1, source)]
+    return judge(records()[exercise], cells, answer_server(topic_of(exercise), REDUCED), seed, solution=1)
+
+
+def told(exercise: str, source: str) -> list[str]:
+    """Return what the judge says of an answer that loses points, and what the student's own check says."""
+    record = records()[exercise]
+    said = [part.message for part in judged(exercise, source).parts if part.points < part.max_points]
+    with pytest.raises(checks.CheckFailed) as caught:
+        record.public.check(record.answer(source))
+    return [*said, str(caught.value)]
+
+
+def changed(exercise: str, *edits: tuple[str, str]) -> str:
+    """Return the model answer with these edits, (old, new) each."""
+    source = records()[exercise].model_answer
+    for old, new in edits:
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    return source
+
+
+# --- a known mistake is named if it fits all that a call returns ----------------------------------
+
+LENGTH = "total / len(tokens) ** alpha"
+
+
+@pytest.mark.parametrize(
+    ("exercise", "source", "false"),
+    [
+        ("labels", "def batch_to_labeled_samples(batch):\n    return batch, batch\n", "wraps around"),
+        ("labels", "def batch_to_labeled_samples(batch):\n    return batch, batch\n", "more than there are labels"),
+        ("labels", "def batch_to_labeled_samples(batch):\n    return batch[:, 1:], batch\n", "they are the same"),
+        ("beam-search", changed("beam-search", (LENGTH, "total / (5 + len(tokens)) ** alpha")), "Sums are compared"),
+        ("beam-search", changed("beam-search", (LENGTH, "total - alpha * len(tokens)")), "Sums are compared"),
+        ("kqv", changed("kqv", ("return keys, queries", "return queries, queries")), "in another order"),
+    ],
+)
+def test_no_mistake_is_named_that_another_output_of_the_same_call_contradicts(exercise, source, false):
+    assert not [message for message in told(exercise, source) if false in message]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "named"),
+    [
+        ("batch", "batch[:, :-1]", "The last token of each sequence is among the inputs"),
+        ("batch[:, 1:]", "batch[:, 2:]", "The inputs lack the first token"),
+        ("batch", "batch.roll(-1, dims=1)", "rolling wraps around"),
+    ],
+)
+def test_a_mistake_is_named_beside_another_known_one_in_the_other_output(inputs, labels, named):
+    source = f"def batch_to_labeled_samples(batch):\n    return {inputs}, {labels}\n"
+    assert all(named in message for message in told("labels", source))
+
+
+def test_a_mistake_is_named_whatever_goes_wrong_in_another_call():
+    twice = changed(
+        "multi-head-attention", ("scores.softmax(dim=-1)", "scores.softmax(dim=1)"), ("if self.causal:", "if False:")
+    )
+    assert all("The softmax runs over the queries" in message for message in told("multi-head-attention", twice))
+
+
+# --- what a hint speaks of was tried ---------------------------------------------------------------
+
+
+def test_a_hint_about_the_mask_is_not_given_for_a_call_without_one():
+    """Wrong without a mask by two mistakes together; the mask does nothing either."""
+    source = changed(
+        "multi-head-attention",
+        ("self.head_size**0.5", "self.mix.in_features**0.5"),
+        ("self.mix(att)", "att"),
+        ("if self.causal:", "if False:"),
+    )
+    for message in told("multi-head-attention", source):
+        assert "causal=True" not in message or "causal=True)" in message.partition("\n")[0]
+
+
+def test_a_hint_about_padding_is_not_given_for_a_batch_without_any():
+    exercise = "full-attention"
+    source = changed(exercise, ("scores.softmax(dim=-1)", "scores.sigmoid()"))
+    source = source.replace("scores.masked_fill(unreadable, -math.inf)", "scores")
+    for message in told(exercise, source):
+        assert "padding" not in message or "all positions visible" not in message
+
+
+@pytest.mark.parametrize("spoiled", ["att * 2", "att.reshape(7)", "att.oops"])
+def test_the_weights_of_a_call_have_one_name_whether_it_raises_or_not(spoiled):
+    source = changed("multi-head-attention", ("self.mix(att)", f"self.mix({spoiled})"))
+    for message in told("multi-head-attention", source):
+        assert " with given weights on x" in message
+
+
+def test_an_answer_that_is_right_for_some_numbers_is_not_said_to_be_wrong_for_a_length():
+    source = """\
+first = []
+
+
+def attention_scores(queries, keys):
+    first.append(keys[0, 0, 0].item())
+    scores = queries @ keys.mT / keys.shape[-1] ** 0.5
+    return scores if first[-1] == first[0] else torch.zeros_like(scores)
+"""
+    for message in told("attention-scores", source):
+        assert "for the first length" not in message
+        assert "depends on the numbers" in message
+
+
+# --- errors: whose line it was ---------------------------------------------------------------------
+
+USES_FUNCTION = changed("self-attention", ("weights @ v", "F.scaled_dot_product_attention(q, k, v)"))
+RETURNS_COMPLEX = "def attention_scores(queries, keys):\n    return (queries @ keys.mT).to(torch.complex64)\n"
+FAILS_IN_A_MODULE = """\
+import statistics
+
+
+def attention_scores(queries, keys):
+    return queries * statistics.mean([])
+"""
+
+
+def first_told(exercise: str, source: str) -> str:
+    return next(part.message for part in judged(exercise, source).parts if part.points < part.max_points)
+
+
+def test_a_refusal_names_the_line_that_asked_for_it():
+    message = first_told("self-attention", USES_FUNCTION)
+    assert "in `return F.scaled_dot_product_attention(q, k, v)" in message
+    assert "No line of yours" not in message
+
+
+def test_a_line_of_another_module_is_not_said_to_be_the_student_s(tmp_path):
+    assert "in `return queries * statistics.mean([])`" in first_told("attention-scores", FAILS_IN_A_MODULE)
+    path = tmp_path / "answer.py"
+    path.write_text(FAILS_IN_A_MODULE)
+    namespace: dict = {}
+    exec(compile(FAILS_IN_A_MODULE, path, "exec"), namespace)
+    with pytest.raises(checks.CheckFailed, match=r"in `return queries \* statistics.mean\(\[\]\)`"):
+        checks.attention_scores(namespace["attention_scores"])
+
+
+@pytest.mark.parametrize(
+    ("exercise", "source", "reached"),
+    [
+        ("attention-scores", "def attention_scores(queries):\n    return queries\n", False),
+        ("attention-scores", "attention_scores = 3\n", False),
+        ("self-attention", changed("self-attention", ("def forward", "def foward")), False),
+        ("attention-scores", RETURNS_COMPLEX, True),
+        ("attention-scores", RETURNS_COMPLEX.replace(".to(torch.complex64)", ".to_sparse()"), True),
+    ],
+)
+def test_lines_that_ran_are_not_said_to_be_out_of_reach(exercise, source, reached):
+    for message in told(exercise, source):
+        assert ("No line of yours was reached" in message) != reached
+
+
+def test_a_tensor_of_complex_numbers_is_told_by_its_dtype():
+    message = first_told("attention-scores", RETURNS_COMPLEX)
+    assert "dtype torch.complex64" in message
+    assert "scores must hold real numbers" in message

@@ -1,0 +1,1 @@
+"""What every check uses: how answers are called, compared and told what is wrong."""

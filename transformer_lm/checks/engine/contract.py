@@ -1,0 +1,221 @@
+"""How an answer is called and checked: build it, give it weights, call it in several ways, compare.
+
+What stands here and in the modules of the topics is all that a student's check, the writing of the frozen
+values and the grading agree on: names, sizes, weights, order of arguments. No solution.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+from transformer_lm.checks.engine.calling import ELSEWHERE, FIRST, Call, Caller, Inputs, Outcome, calls_of
+from transformer_lm.checks.engine.catalogue import hint
+from transformer_lm.checks.engine.diagnosis import compare, compare_gradients, require_unchanged
+from transformer_lm.checks.engine.failure import CheckFailed, described, described_errors, passed
+from transformer_lm.checks.engine.other_device import elsewhere
+from transformer_lm.checks.engine.ready_made import READY_MADE, refused_attention
+from transformer_lm.device import best_device
+from transformer_lm.shapes import in_words
+from transformer_lm.test_values import Case, load_frozen
+
+AHEAD = hint("future-has-weight")
+NOT_YOURS = hint("not-yours")
+
+
+@runtime_checkable
+class Contract(Protocol):
+    """What everybody may know about an exercise of any kind: it has an id, and it checks an answer."""
+
+    id: str
+    check: Callable
+
+
+@dataclass(frozen=True)
+class PublicExercise:
+    """What everybody may know about an exercise.
+
+    `axes` holds the names of the outputs, in order, and the names of their axes; `trains` those outputs whose gradient
+    matters. `reads` holds the inputs that are given with each call, batch first, unless it is not `batched`: the other
+    inputs are weights. `build` makes from an answer and the inputs what is to be called, usually a module with those
+    weights; `call` yields its outputs one after the other, or the error that was raised instead of one (see `attempt`);
+    `tried` says in words how an output was made. `products` is the number of matrix products that one call may take,
+    where the exercise sets one. With `keeps_device`, outputs must be on the device of the inputs; not where an answer
+    is given numbers of Python's, or may return such. `about` names what is checked, if not everything. Where the
+    exercise `forbids_attention`, torch's ready-made attention is not an answer. The outputs that are `causal`,
+    (..., i, j), are exactly 0 where a key comes after its query. `returned_together` holds the outputs that come from
+    one call, where that matters: then a mistake is named only if it fits all of them.
+    """
+
+    id: str
+    axes: dict[str, str]
+    trains: tuple[str, ...]
+    reads: tuple[str, ...]
+    build: Callable[[object, Inputs], object]
+    call: Callable[[object, Inputs], Iterator[Tensor]]
+    tried: Callable[[Inputs, str], str]
+    products: int | None = None
+    batched: bool = True
+    keeps_device: bool = True
+    about: str = ""
+    forbids_attention: bool = False
+    causal: tuple[str, ...] = ()
+    returned_together: tuple[tuple[str, ...], ...] = ()
+
+    def together(self, output: str) -> tuple[str, ...]:
+        """Return the outputs that come from the same call as this one."""
+        return next((names for names in self.returned_together if output in names), (output,))
+
+    def called(self, subject: object, inputs: Inputs) -> Iterator[Tensor]:
+        """Yield the outputs one after the other, up to the first error, which is raised."""
+        for output in self.call(subject, inputs):
+            if isinstance(output, Exception):
+                raise output
+            yield output
+
+    def rules(self) -> AbstractContextManager:
+        """Return the `with` in which a check calls an answer: it refuses what the exercise forbids."""
+        return refused_attention() if self.forbids_attention else nullcontext()
+
+    def calls_ready_made(self, answer: object) -> bool:
+        """Return whether an answer calls torch's ready-made attention where the exercise forbids it."""
+        given = on_device(load_frozen(self.id).cases[0].inputs)
+        try:
+            with self.rules():
+                for _ in self.called(self.build(answer, given), given):
+                    pass
+        except Exception as error:  # whatever else goes wrong is told by the check itself
+            return described(error)[1] == READY_MADE
+        return False
+
+    def only(self, about: str, *outputs: str) -> "PublicExercise":
+        """Return the exercise with nothing but some of its outputs to look at; `about` names them in words."""
+
+        def call(subject: object, inputs: Inputs) -> Iterator[Tensor]:
+            found = zip(self.axes, self.call(subject, inputs), strict=False)
+            yield from (value for name, value in found if name in outputs)
+
+        trains = tuple(name for name in self.trains if name in outputs)
+        return replace(self, axes={name: self.axes[name] for name in outputs}, trains=trains, call=call, about=about)
+
+    def check(self, answer: object, *more: Callable[[object], None]) -> None:
+        """Print one line if the answer is right however it is called and passes all `more`, else raise CheckFailed."""
+        frozen, caller = load_frozen(self.id), Caller(self, self.rules)
+        cases = self._cases(frozen.cases)
+        for call in calls_of(self):
+            if call.case in cases:
+                self._check_call(caller, answer, call, cases[call.case], frozen.hints if call == FIRST else {})
+        for check in more:
+            with self.rules():
+                check(answer)
+        if not self.about:
+            self.check_on_other_device(answer)
+        right = f"{self.about} right for every size tried".strip()
+        passed(self.id, f"{right}, and gradients flow." if self.trains else f"{right}.")
+
+    def _cases(self, frozen: tuple[Case, ...]) -> dict[str, Case]:
+        """Return the cases of a check by their names in CALLS; not those of fresh sizes, which nobody may know."""
+        first, other_length, other_sizes, *smallest = frozen
+        cases = {"first": first, "other length": other_length, "other sizes": other_sizes}
+        if self.batched:
+            b = len(first.inputs[self.reads[0]])
+            inputs = {name: tensor[: len(tensor) // b] for name, tensor in first.inputs.items() if name in self.reads}
+            outputs = {name: tensor[: len(tensor) // b] for name, tensor in first.outputs.items()}
+            cases["one sequence"] = Case(first.inputs | inputs, outputs)
+        if smallest:
+            (cases["size one"],) = smallest
+        return cases
+
+    def _check_call(self, caller: Caller, answer: object, call: Call, case: Case, hints: dict[str, str]) -> None:
+        """Raise CheckFailed unless a call does what it should."""
+        given = on_device(case.inputs)
+        outcome = caller.call(answer, given, call.way, self._expected(case))
+        try:
+            self._compare_outputs(outcome, given, case, hints)
+            if call.way.gradients:
+                self._compare_the_rest(outcome, given, case)
+        except CheckFailed as failed:
+            raise failed.with_hint(call.known or failed.hint) from failed
+
+    def _expected(self, case: Case) -> dict[str, str]:
+        return {name: f"{name} {in_words(case.outputs[name].shape, axes)}" for name, axes in self.axes.items()}
+
+    def _compare_outputs(self, outcome: Outcome, given: Inputs, case: Case, hints: dict[str, str]) -> None:
+        """Raise CheckFailed unless all outputs came and are right. One that is wrong explains more than an error."""
+        for name in outcome.outputs:
+            with described_errors(self.tried(given, name), f"{name}, a tensor of numbers"):
+                tried, together = self.tried(given, name), self.together(name)
+                compare(tried, name, self.axes[name], outcome.outputs, case, hints, together)
+        if len(outcome.outputs) < len(self.axes):
+            raise outcome.failed
+        self.compare_products(self.tried(given, next(iter(self.axes))), outcome.products)
+
+    def _compare_the_rest(self, outcome: Outcome, given: Inputs, case: Case) -> None:
+        """Raise CheckFailed unless the future has no weight, inputs are as they were, and gradients are right."""
+        for name in self.causal:
+            if any(row[..., i + 1 :].any() for i, row in enumerate(outcome.outputs[name].unbind(-2))):
+                raise CheckFailed(self.tried(given, name), f"{name} has small weights there", "exactly 0", AHEAD)
+        tried = self.tried(given, next(iter(self.axes)))
+        require_unchanged(tried, given, outcome.after)
+        if outcome.failed:
+            raise outcome.failed
+        for name in self.trains:
+            compare_gradients(tried, name, outcome.gradients.get(name, {}), case.gradients[name])
+
+    def check_on_other_device(self, answer: object) -> None:
+        """Raise CheckFailed unless the outputs are right with everything on a device that is not the CPU."""
+        case = load_frozen(self.id).cases[2]
+        outcome = Caller(self, self.rules).call(answer, case.inputs, ELSEWHERE, self._expected(case))
+        elsewhere(self)._compare_outputs(outcome, case.inputs, case, {})
+
+    def compare_products(self, tried: str, count: int) -> None:
+        """Raise CheckFailed if a call took another number of matrix products than the exercise asks for."""
+        if self.products is not None and count != self.products:
+            yours, expected = f"{count} matrix products", f"{self.products} matrix product"
+            raise CheckFailed(tried, yours, expected, hint("too-many-products"))
+
+
+def require_own(answer: object) -> None:
+    """Raise CheckFailed if an answer is what the package holds: where answers are judged, that is left out."""
+    home = str(getattr(answer, "__module__", ""))
+    if home.startswith("transformer_lm."):
+        tried = f"to find where {getattr(answer, '__name__', 'the answer')} is written"
+        raise CheckFailed(tried, f"it is written in {home}", "it is written in your cell", NOT_YOURS)
+
+
+def on_device(inputs: Inputs) -> Inputs:
+    """Return copies of the inputs on the device that checks use."""
+    device = best_device()
+    return {name: tensor.to(device, copy=True) for name, tensor in inputs.items()}
+
+
+def load_parameters(module: object, weights: Inputs, tried: str) -> nn.Module:
+    """Put tensors in the place of a module's parameters, by name, such as `q.weight`; gradients flow to them.
+
+    Raises CheckFailed if it is no module, or there is no such parameter, or it has another shape.
+    """
+    if not isinstance(module, nn.Module):
+        yours = f"an object of type {type(module).__name__}"
+        raise CheckFailed(tried, yours, "an nn.Module", hint("not-a-module"))
+    fixed = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    for name, weight in weights.items():
+        layer, _, part = name.rpartition(".")
+        owner = getattr(module, layer, None) if layer else module
+        theirs = getattr(owner, part, None)
+        if not isinstance(theirs, Tensor):
+            yours, expected = f"there is no parameter {name}", f"{name} of shape {tuple(weight.shape)}"
+            raise CheckFailed(tried, yours, expected, hint("no-such-parameter", layer=layer))
+        if theirs.shape != weight.shape:
+            yours, expected = f"{name} of shape {tuple(theirs.shape)}", f"{name} of shape {tuple(weight.shape)}"
+            raise CheckFailed(tried, yours, expected, hint("layer-of-other-sizes", layer=layer))
+        if name in fixed:
+            expected = f"{name}, a parameter that is learned"
+            raise CheckFailed(tried, f"{name} gets no gradient", expected, hint("does-not-learn"))
+        delattr(owner, part)
+        owner._parameters[part] = weight.to(theirs.dtype)  # so that parameters() shows it
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")  # which nobody reads
+        return module.to(weight.device)

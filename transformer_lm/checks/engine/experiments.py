@@ -1,0 +1,116 @@
+"""Checks of topic 03: the report of an experiment, settings that were tuned and what came of them over five seeds.
+
+Students tune and report; grading trains a model of its own with the reported settings. This file holds what a
+report must look like and which accuracies are possible, measured over seeds in tests/judging/test_experiments.py.
+"""
+
+import math
+from dataclasses import dataclass
+
+from transformer_lm.checks.engine.failure import CheckFailed, passed
+from transformer_lm.checks.engine.reported_values import is_number, listed, plain, told
+
+SEEDS = 5
+ENOUGH = 3  # of them must reach the goal
+MOST_STEPS, MOST_TOKENS = 1000, 200_000  # grading trains up to 15 times
+LIMITS = {"hidden": (1, 64), "learning_rate": (1e-6, 1), "batch_tokens": (2, 4096), "epochs": (1, 100)}
+HEADS = {"num_heads": (1, 16)}
+WHOLE = ("hidden", "batch_tokens", "epochs", "num_heads")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What can be had on a data set: accuracies from `reached` to `possible`; an epoch has `tokens` tokens."""
+
+    reached: float
+    possible: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a report says of one data set."""
+
+    settings: dict[str, float]
+    accuracies: list[float]
+
+
+@dataclass(frozen=True)
+class ExperimentExercise:
+    """What everybody may know about an exercise that asks for an experiment: `goals` by the name of the data set."""
+
+    id: str
+    name: str
+    goals: dict[str, Goal]
+    limits: dict[str, tuple[float, float]]
+    advice: str
+
+    def check(self, report: object) -> None:
+        """Print one line if a report is complete and its accuracies are possible, else raise CheckFailed."""
+        for data, run in self.read(plain(report)).items():
+            self.check_run(data, run)
+        passed(self.id, f"complete, and {ENOUGH} of {SEEDS} seeds or more reach the goal on each data set.")
+
+    def read(self, report: object) -> dict[str, Run]:
+        """Return what a plain report says of each data set, or raise CheckFailed if anything is missing in it."""
+        if not isinstance(report, dict):
+            raise self._failed("the report", told(report), "a dictionary", "Paste the dictionary that was printed.")
+        if set(report) != set(self.goals):
+            hint = "The report has one entry for each data set, under its name."
+            raise self._failed("the report", f"entries {listed(report)}", f"entries {listed(self.goals)}", hint)
+        return {data: self._run(data, report[data]) for data in self.goals}
+
+    def check_run(self, data: str, run: Run) -> None:
+        """Raise CheckFailed unless enough seeds reach the goal, and none more than there is to reach."""
+        goal = self.goals[data]
+        yours = ", ".join(f"{accuracy:.2f}" for accuracy in run.accuracies)
+        if max(run.accuracies) > goal.possible:
+            hint = "That is more than this model can reach here. Was it another model or pool, or not the validation?"
+            raise self._failed(f"the accuracies on {data}", yours, f"at most {goal.possible}", hint)
+        if sum(accuracy >= goal.reached for accuracy in run.accuracies) < ENOUGH:
+            hint = f"More is possible: tune the settings. {self.advice}"
+            raise self._failed(
+                f"the accuracies on {data}", yours, f"{goal.reached} or more for {ENOUGH} of {SEEDS} seeds", hint
+            )
+
+    def _run(self, data: str, entry: object) -> Run:
+        """Return the entry for one data set, of plain numbers within the limits."""
+        what = f"the entry for {data}"
+        wanted = {*self.limits, "accuracies"}
+        if not isinstance(entry, dict) or set(entry) != wanted:
+            yours = f"entries {listed(entry)}" if isinstance(entry, dict) else told(entry)
+            hint = "It has every setting that you have tuned, and the accuracies, one for each seed."
+            raise self._failed(what, yours, f"entries {listed(wanted)}", hint)
+        settings = {setting: self._setting(setting, entry[setting]) for setting in self.limits}
+        accuracies = entry["accuracies"]
+        if not isinstance(accuracies, list) or len(accuracies) != SEEDS:
+            hint = f"One run tells little: report {SEEDS} runs with {SEEDS} seeds, all of them."
+            raise self._failed(f"the accuracies on {data}", told(accuracies), f"a list of {SEEDS} numbers", hint)
+        for accuracy in accuracies:
+            if not is_number(accuracy) or not 0 <= accuracy <= 1:
+                hint = "An accuracy is the share that is right, a number between 0 and 1, not a percentage."
+                raise self._failed(f"the accuracies on {data}", told(accuracy), "shares between 0 and 1", hint)
+        if "num_heads" in settings and settings["hidden"] % settings["num_heads"]:
+            yours = f"num_heads={settings['num_heads']} and hidden={settings['hidden']}"
+            raise self._failed(what, yours, "num_heads that divides hidden", "Each head is hidden // num_heads wide.")
+        steps = settings["epochs"] * math.ceil(self.goals[data].tokens / settings["batch_tokens"])
+        if steps > MOST_STEPS:
+            hint = "Less is enough here: take larger batches or fewer epochs, and another learning rate."
+            raise self._failed(what, f"{steps} steps of training", f"at most {MOST_STEPS}", hint)
+        tokens = settings["epochs"] * self.goals[data].tokens
+        if tokens > MOST_TOKENS:
+            hint = "Less is enough here: take fewer epochs, smaller batches, and another learning rate."
+            raise self._failed(what, f"training on {tokens} tokens", f"at most {MOST_TOKENS}", hint)
+        return Run(settings, [float(accuracy) for accuracy in accuracies])
+
+    def _setting(self, setting: str, value: object) -> float:
+        """Return the value of a setting if it is a number within its limits, and whole where it must be."""
+        low, high = self.limits[setting]
+        whole = setting in WHOLE
+        if not is_number(value) or not low <= value <= high or (whole and value != int(value)):
+            hint = f"{setting} must be a {'whole ' if whole else ''}number from {low} to {high}."
+            raise self._failed(f"the setting {setting}", told(value), "a number within its limits", hint)
+        return int(value) if whole else float(value)
+
+    def _failed(self, what: str, yours: str, expected: str, hint: str) -> CheckFailed:
+        return CheckFailed(f"{what} in {self.name}", yours, expected, hint)

@@ -1,0 +1,126 @@
+"""What an exercise is that asks for a test: tried on a right function and on wrong ones.
+
+A test is as good as the mistakes it finds.
+"""
+
+import contextlib
+import dis
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from transformer_lm.checks.engine.failure import CheckFailed, described, passed
+
+Function = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class TestExercise:
+    """What everybody may know about an exercise that asks for a test.
+
+    `right` is the function that the test must accept; `wrong` holds versions that it should refuse, by what each of
+    them does wrong, in words that follow "one that".
+    """
+
+    __test__ = False  # no test itself
+
+    id: str
+    name: str
+    right: Callable
+    wrong: dict[str, Callable]
+
+    def check(self, test: Callable) -> None:
+        """Print one line if the test accepts the right function and refuses every wrong one, else raise CheckFailed."""
+        first, *others = (outcome_of(test, function) for function in (self.right, *self.wrong.values()))
+        missed = self.missed(others)
+        if first["raised"] or missed:
+            raise self.failure(first, missed)
+        passed(self.id, self.praise())
+
+    def missed(self, outcomes: list[dict]) -> list[str]:
+        """Return which wrong versions got through, given the outcome of each.
+
+        A test that crashes when shapes do not fit has caught a mistake too, if it is one that asserts at all.
+        """
+        asserts = any(outcome["asserts"] for outcome in outcomes)
+        return [
+            words
+            for words, outcome in zip(self.wrong, outcomes, strict=True)
+            if outcome["raised"] is None or not asserts
+        ]
+
+    def praise(self) -> str:
+        """Return what to say of a test that misses nothing."""
+        return f"your test accepts the right version and catches all {len(self.wrong)} wrong ones."
+
+    def failure(self, first: dict, missed: list[str]) -> CheckFailed:
+        """Return what to tell a student, given the outcome for the right function and what got through."""
+        tried = f"{self.name}, on {self.right.__name__} and on {len(self.wrong)} wrong versions of it"
+        if first["raised"] is not None:
+            by_hand = "Compute your expected numbers once more by hand, and compare with a tolerance, not with ==."
+            hint = by_hand if first["asserts"] else first["hint"]
+            yours = f"it fails for the right version: {first['raised']}"
+            return CheckFailed(tried, yours, "a test that the right version passes", hint)
+        caught = len(self.wrong) - len(missed)
+        listed = "; ".join(f"one that {words}" for words in missed)
+        yours = f"your test catches {caught} of {len(self.wrong)} wrong versions"
+        yours += f"; it misses {listed}" if caught else ""
+        return CheckFailed(tried, yours, f"a test that fails for all {len(self.wrong)}", self._advice(first, missed))
+
+    def _advice(self, first: dict, missed: list[str]) -> str:
+        if 0 < len(self.wrong) - len(missed) <= 2:
+            return "Compare the numbers themselves with those that you expect, not shapes alone."
+        if len(missed) < len(self.wrong):
+            return "Choose sizes that are all different, a batch above 1, and numbers whose order matters."
+        if not first["calls"]:
+            return f"Your test never calls the function that it is given: call {self.right.__name__} by its argument."
+        if first["prints"]:
+            return "Your test prints and lets everything pass: only an `assert` that is not true makes it fail."
+        if first["returns"]:
+            return "Your test returns its verdict, which nobody reads: only an `assert` that is not true makes it fail."
+        return "Your test passes whatever the function computes: assert that its numbers are those you expect."
+
+
+def _is_meant(error: BaseException) -> bool:
+    """Tell whether a test has failed because it says so, by an `assert` or a `raise` of its own."""
+    place = error.__traceback__
+    while place.tb_next:
+        place = place.tb_next
+    is_raised = dis.opname[place.tb_frame.f_code.co_code[place.tb_lasti]] == "RAISE_VARARGS"
+    return is_raised and not isinstance(error, NotImplementedError | SystemExit)
+
+
+def outcome_of(test: Callable, function: Callable) -> dict:
+    """Run a test on a function; return what it raised, if anything, and whether it asserts, calls, prints, returns."""
+    calls = 0
+    refused: list[Exception] = []  # what the function itself has raised: no assert of the test's
+
+    def given(*arguments: object, **options: object) -> object:
+        nonlocal calls
+        calls += 1
+        try:
+            returned = function(*arguments, **options)
+        except Exception as error:
+            refused.append(error)
+            raise
+        return returned.detach() if isinstance(returned, Tensor) else returned  # a test is about numbers
+
+    printed = io.StringIO()
+    raised, hint, asserts, returned = None, "", False, None
+    with contextlib.redirect_stdout(printed):
+        try:
+            returned = test(given)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a test that exits has failed too
+            raised, hint = described(error)
+            asserts = _is_meant(error) and not any(error is each for each in refused)
+    facts = {
+        "asserts": asserts,
+        "calls": calls > 0,
+        "prints": bool(printed.getvalue()),
+        "returns": returned is not None,
+    }
+    return {"raised": raised, "hint": hint} | facts

@@ -1,0 +1,1 @@
+"""What the package knows of the course: released assignments, progress, hints, sealed answers."""

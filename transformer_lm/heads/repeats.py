@@ -1,0 +1,41 @@
+"""Random text that repeats itself: the test that shows an induction head, and the training that makes one.
+
+Within a repeat no token occurs twice, so what came after a token the last time is one definite place.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from transformer_lm.texts.corpora import Corpus
+
+
+def repeated_tokens(vocab_size: int, b: int, n: int, generator: torch.Generator | None = None) -> Tensor:
+    """Return sequences that repeat a random string of distinct tokens, of another length in each sequence, (b, n).
+
+    The lengths differ because a head that reads a fixed distance back would otherwise pass for one that looks.
+
+    Raises ValueError if no string of three tokens fits twice.
+    """
+    longest = min(vocab_size, n // 2)
+    if longest < 3:
+        raise ValueError(f"vocab_size and n // 2 must be 3 or more, got {vocab_size} and {n // 2}.")
+    lengths = torch.randint(max(3, longest // 2), longest + 1, (b, 1), generator=generator)
+    orders = torch.rand(b, vocab_size, generator=generator).argsort(dim=1)  # each a random order of all tokens
+    return orders.gather(1, torch.arange(n) % lengths)
+
+
+def with_repeats(corpus: Corpus, share: float, n: int, seed: int = 0) -> Corpus:
+    """Return a corpus in whose training text a share of all passages of n tokens is repeated random text.
+
+    Validation and test text stay as they are. Raises ValueError unless the share is between 0 and 1.
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"share must be at least 0 and below 1, got {share}.")
+    generator = torch.Generator().manual_seed(seed)
+    passages = corpus.train[: len(corpus.train) // n * n].view(-1, n)
+    added = round(len(passages) * share / (1 - share))
+    repeats = repeated_tokens(corpus.tokenizer.vocab_size, added, n, generator).to(passages.dtype)
+    mixed = torch.cat([passages, repeats])
+    return replace(corpus, train=mixed[torch.randperm(len(mixed), generator=generator)].flatten())

@@ -1,0 +1,20 @@
+"""Settings of models that must be what they say: each is refused with a sentence, before anything is built."""
+
+
+def require_bool(name: str, value: object) -> None:
+    """Raise ValueError unless a setting is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}.")
+
+
+def require_whole(name: str, value: object, lowest: int = 1) -> None:
+    """Raise ValueError unless a setting is a whole number from the lowest on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+        raise ValueError(f"{name} must be a whole number from {lowest} on, got {value!r}.")
+
+
+def require_one_vocabulary(config: object) -> None:
+    """Raise ValueError if a config shares embeddings between vocabularies of different size."""
+    if config.shared and config.source_vocab_size != config.target_vocab_size:
+        sizes = f"{config.source_vocab_size} and {config.target_vocab_size}"
+        raise ValueError(f"shared embeddings must have one vocabulary for both languages, got sizes {sizes}.")

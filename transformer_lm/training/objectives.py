@@ -1,0 +1,116 @@
+"""What a run of `train` learns: to continue a text, or to translate. Each task has its batches, its loss and its test.
+
+Axes: b batch, m positions of the source, n of the target or text.
+"""
+
+import random
+
+import torch
+from torch import Tensor, nn
+
+from transformer_lm.lm import batch_to_labeled_samples, compute_loss, evaluating, loss_per_token, random_slices
+from transformer_lm.texts.corpora import Corpus
+from transformer_lm.texts.pairs import Pair, PairCorpus, padded_pairs, pair_batches
+from transformer_lm.texts.word_tokenizers import END, PAD, START
+from transformer_lm.translation.targets import shift_target, translation_loss
+
+EVALUATED = 250  # pairs in a batch of which nothing is learned
+
+
+class LanguageModelling:
+    """To expect the next token of a text, at random slices of it."""
+
+    def __init__(self, model: nn.Module, corpus: Corpus, batch_size: int, seed: int) -> None:
+        if not hasattr(model.config, "vocab_size"):
+            raise ValueError(f"model must be a language model for a corpus of text, got {type(model).__name__}.")
+        if corpus.tokenizer.vocab_size != model.config.vocab_size:
+            sizes = f"{model.config.vocab_size} and {corpus.tokenizer.vocab_size}"
+            raise ValueError(f"model and corpus must have as many tokens, got {sizes}.")
+        for part in ("train", "validation"):
+            if len(getattr(corpus, part)) <= model.config.max_len:
+                raise ValueError(
+                    f"the {part} text must be longer than max_len={model.config.max_len}, "
+                    f"got {len(getattr(corpus, part))} tokens: take a longer text or a smaller max_len."
+                )
+        self.corpus, self.batch_size, self.seed, self.max_len = corpus, batch_size, seed, model.config.max_len
+
+    def batch(self, step: int) -> tuple[Tensor, ...]:
+        """Return the slices of a step, (b, n + 1), by seed and step alone."""
+        seed = random.Random(f"{self.seed} {step}").getrandbits(63)
+        generator = torch.Generator().manual_seed(seed)
+        return (random_slices(self.corpus.train, self.batch_size, self.max_len + 1, generator),)
+
+    def num_labels(self, portion: tuple[Tensor, ...]) -> int:
+        """Return over how many labels the loss of a portion is averaged."""
+        b, length = portion[0].shape
+        return b * (length - 1)
+
+    def loss(self, model: nn.Module, portion: tuple[Tensor, ...]) -> Tensor:
+        """Return the loss of a portion of a batch, averaged over its labels."""
+        inputs, labels = batch_to_labeled_samples(*portion)
+        return compute_loss(model(inputs), labels)
+
+    def validation_loss(self, model: nn.Module) -> float:
+        """Return the loss on the validation text, in nats per token."""
+        return loss_per_token(model, self.corpus.validation, self.max_len)
+
+
+class Translation:
+    """To expect the next token of a translation, at every place of it in one pass; pairs of similar length together."""
+
+    def __init__(self, model: nn.Module, corpus: PairCorpus, batch_size: int, seed: int, smoothing: float) -> None:
+        if not hasattr(model.config, "source_vocab_size"):
+            raise ValueError(f"model must translate for a corpus of pairs, got {type(model).__name__}.")
+        ours = (corpus.source_tokenizer.vocab_size, corpus.target_tokenizer.vocab_size)
+        theirs = (model.config.source_vocab_size, model.config.target_vocab_size)
+        if ours != theirs:
+            raise ValueError(f"model and corpus must have as many tokens on both sides, got {theirs} and {ours}.")
+        if len(corpus.train) < batch_size:
+            raise ValueError(
+                f"batch_size must be at most {len(corpus.train)}, the pairs to train on, got {batch_size}."
+            )
+        longest = max(max(len(source), len(target) + 1) for source, target in (*corpus.train, *corpus.validation))
+        if longest > getattr(model.config, "max_len", longest):
+            raise ValueError(f"max_len must be {longest}, the longest sentence, or more, got {model.config.max_len}.")
+        self.corpus, self.batch_size, self.seed, self.smoothing = corpus, batch_size, seed, smoothing
+        self._epoch: tuple[int, list[list[Pair]]] = (-1, [])
+
+    def batch(self, step: int) -> tuple[Tensor, ...]:
+        """Return sources, decoder inputs and labels of a step, by seed and step alone: (b, m), (b, n) and (b, n)."""
+        epoch, place = divmod(step, len(self.corpus.train) // self.batch_size)
+        if self._epoch[0] != epoch:
+            self._epoch = epoch, self._batches(f"{self.seed} {epoch}")
+        return _labeled(self._epoch[1][place])
+
+    def _batches(self, seed: str) -> list[list[Pair]]:
+        """Return full batches of an epoch. Which pairs are left over is drawn: otherwise it would be the longest."""
+        pairs = self.corpus.train
+        chosen = random.Random(seed).sample(pairs, len(pairs) // self.batch_size * self.batch_size)
+        return [[chosen[pair] for pair in batch] for batch in pair_batches(chosen, self.batch_size, seed)]
+
+    def num_labels(self, portion: tuple[Tensor, ...]) -> int:
+        """Return over how many labels the loss of a portion is averaged: padding is none."""
+        return int((portion[-1] != PAD).sum())
+
+    def loss(self, model: nn.Module, portion: tuple[Tensor, ...]) -> Tensor:
+        """Return the loss of a portion of a batch, averaged over its labels."""
+        source, inputs, labels = portion
+        return translation_loss(model(source, inputs), labels, PAD, self.smoothing)
+
+    @torch.no_grad()
+    def validation_loss(self, model: nn.Module) -> float:
+        """Return the loss on the validation pairs, in nats per token, without smoothing."""
+        pairs = sorted(self.corpus.validation, key=lambda pair: len(pair[1]))
+        total, count = 0.0, 0
+        with evaluating(model) as device:
+            for start in range(0, len(pairs), EVALUATED):
+                source, inputs, labels = (tensor.to(device) for tensor in _labeled(pairs[start : start + EVALUATED]))
+                tokens = self.num_labels((labels,))
+                total += translation_loss(model(source, inputs), labels, PAD).item() * tokens
+                count += tokens
+        return total / count
+
+
+def _labeled(pairs: list[Pair]) -> tuple[Tensor, ...]:
+    source, target = padded_pairs(pairs)
+    return source, *shift_target(target, START, END, PAD)
