@@ -1,6 +1,6 @@
-"""Grade classes of growing size: time, memory and disk for each submission, and what 100,000 of them would cost.
+"""Grade classes of growing size: time, memory and disk per submission, and an estimate for 100,000 submissions.
 
-python bench/class_size.py [--sizes 60 600]        one after the other; 6000 take half an hour on two cores
+python bench/class_size.py [--sizes 60 600]        in turn; 6000 take half an hour on two cores
 """
 
 import argparse
@@ -28,11 +28,11 @@ CHANGES = (
     edited("kqv", "return keys, queries, values", "return queries, keys, values"),
 )
 LARGE = 100_000
-ALONE = 20  # submissions that are judged with nothing beside them
+ALONE = 20  # submissions that are judged with nothing else running
 
 
 def new_class(folder: Path, students: int, db_url: str | None = None) -> Path:
-    """Make a course folder with a class, one in four without a mistake; its gradebook is SQLite without a URL."""
+    """Create a course folder with a class, a quarter of it without mistakes; its gradebook is SQLite without a URL."""
     shutil.copytree(ROOT / "source" / ASSIGNMENT, folder / "source" / ASSIGNMENT)
     setting = f"\nc.CourseDirectory.db_url = {db_url!r}\n" if db_url else ""
     (folder / "nbgrader_config.py").write_text((ROOT / "nbgrader_config.py").read_text() + setting)
@@ -48,7 +48,7 @@ def new_class(folder: Path, students: int, db_url: str | None = None) -> Path:
 
 
 def _python(*arguments: str, folder: Path) -> str:
-    """Run Python in a folder; return what it prints."""
+    """Run Python in a folder; return its output."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
@@ -58,7 +58,7 @@ def _python(*arguments: str, folder: Path) -> str:
 
 
 def measure() -> None:
-    """Grade the class in this folder; print what it took as JSON."""
+    """Grade the class in this folder; print the resources used as JSON."""
     from grading.results.class_report import class_report
     from grading.runs.class_run import ClassRun, judge_submission, table
 
@@ -101,13 +101,13 @@ def measure() -> None:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes that a file takes on the disk, or all files of a folder with the folders themselves."""
+    """Return the disk space in bytes of a file, or of a folder with everything in it."""
     paths = [path, *path.rglob("*")] if path.is_dir() else [path]
     return sum(each.stat().st_blocks * 512 for each in paths)
 
 
 def main() -> None:
-    """Print a column for each size, the ratio of the last to the first, and what a large class would cost."""
+    """Print a column for each size, the ratio of the last to the first, and an estimate for a large class."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", nargs="+", type=int, default=[60, 600], metavar="N", help="60 600 without")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
@@ -132,7 +132,7 @@ def main() -> None:
 
 
 def _foresee(column: dict[str, float]) -> None:
-    """Print what a large class would cost if each submission took what it took last."""
+    """Print an estimate for a large class, from the resources per submission of the largest class measured."""
     judge, save, grade = (column[f"{part}, ms each"] / 1000 for part in ("judge", "save", "grade"))
     around = sum(column[f"{part}, ms each"] / 1000 for part in ("to do", "nothing to do", "table", "csv"))
     disk = sum(value for name, value in column.items() if name.endswith("kB each"))

@@ -1,8 +1,9 @@
 """Grade the same class here and on a cluster, in SQLite and in PostgreSQL: four gradebooks that must be equal.
 
-python bench/four_gradebooks.py [CLASS] [WORKERS]        24 submissions and 4 workers without
+python bench/four_gradebooks.py [CLASS] [WORKERS]        (default: 24 submissions, 4 workers)
 
-In the middle of the runs on the cluster, one of its workers is killed. It needs PostgreSQL, which it starts itself.
+In the middle of the runs on the cluster, one of its workers is killed. PostgreSQL must be installed; the script starts
+it.
 """
 
 import os
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def graded(course: Path, cluster: "LocalCluster | None") -> float:
-    """Grade a class, here or on a cluster, of which a worker is killed in the middle; return the seconds it took."""
+    """Grade a class, here or on a cluster where a worker is killed in the middle; return the seconds it took."""
     start, names = time.perf_counter(), []
     run = ClassRun(course, ASSIGNMENT)
     for student in run.grade(run.to_do(), cluster=cluster and cluster.address):
@@ -37,7 +38,7 @@ def graded(course: Path, cluster: "LocalCluster | None") -> float:
 
 
 def main() -> None:
-    """Print how long each of the four runs took, and whether the gradebooks are equal."""
+    """Print the time of each of the four runs, and whether the gradebooks are equal."""
     sys.path.append(str(ROOT / "tests"))
     from local_servers import LocalCluster, PostgresServer
     from sample_class import gradebook

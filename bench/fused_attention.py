@@ -1,7 +1,7 @@
-"""Measure what the fused kernel saves: attention without its weights against attention with them.
+"""Measure what the fused kernel saves: attention without returned weights against attention with them.
 
-`MultiHeadSelfAttention` takes torch's fused kernel when `return_attention` is False and the formula when it
-is True. Forward and backward pass of both are timed in turns on the best device; the medians are compared.
+`MultiHeadSelfAttention` uses torch's fused kernel when `return_attention` is False and the formula when it is True. The
+forward and backward passes of both are timed alternately on the best device, and the medians are compared.
 
     python bench/fused_attention.py
 """

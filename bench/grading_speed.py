@@ -1,6 +1,6 @@
-"""Grade the same class with stock nbgrader and with ours, one after the other; then see memory as the class grows.
+"""Compare the grading speed of stock nbgrader and of this project on the same class, and memory as the class grows.
 
-python bench/grading_speed.py [CLASS] [LARGER]        60 and 600 submissions without
+python bench/grading_speed.py [CLASS] [LARGER]        (default: 60 and 600 submissions)
 """
 
 import os
@@ -28,7 +28,7 @@ CHANGES = (
 
 
 def course_with(folder: Path, config: str, students: int) -> Path:
-    """Make a course folder with a class, one in four without a mistake."""
+    """Create a course folder with a class, a quarter of it without mistakes."""
     shutil.copytree(ROOT / "source", folder / "source")
     (folder / "nbgrader_config.py").write_text(config)
     run(folder, "nbgrader", "generate_assignment", ASSIGNMENT, "--create")
@@ -40,7 +40,7 @@ def course_with(folder: Path, config: str, students: int) -> Path:
 
 
 def run(folder: Path, *arguments: str) -> tuple[float, float]:
-    """Run a module; return its seconds and the most memory, in MB, that it and its children held at once."""
+    """Run a module; return the seconds it took and its peak memory in MB, including its children."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     start = time.perf_counter()
@@ -62,7 +62,7 @@ def run(folder: Path, *arguments: str) -> tuple[float, float]:
 
 
 class _MemoryWatch(threading.Thread):
-    """Looks every half second at the memory that belongs to a process and its children alone, or is shared by them."""
+    """Samples the memory of a process and its children every half second, counting memory that they share once."""
 
     def __init__(self, pid: int) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""The models whose heads the course reads: trained, measured, and with `--write` saved.
+"""Train and measure the models whose attention heads the course studies; save them with `--write`.
 
     python bench/heads.py [MODEL ...] [--write]
 
-Prints for each model the loss, the processor time of its training with one thread and what its heads do; and how much
-longer reading with all weights recorded takes than reading. All models take about a quarter of an hour. Needs
-Shakespeare and Hebrew text: see data/README.md.
+Prints for each model the loss, the processor time of training with one thread and the patterns of its heads, and how
+much longer a forward pass takes if all attention weights are recorded. All models take about a quarter of an hour.
+Needs Shakespeare and Hebrew text; see data/README.md.
 """
 
 import sys
@@ -27,7 +27,7 @@ from transformer_lm.training.presets import preset
 ROOT = Path(__file__).parents[1]
 GIVEN, KEPT_BACK = ROOT / "transformer_lm" / "pretrained", ROOT / "grading" / "judging" / "trained_heads"
 
-# Where it is saved, its text, the share of repeated random text, sizes and settings, steps and learning rate.
+# File name, text, fraction of repeated random text, sizes and settings, steps and learning rate.
 MODELS = {
     "toy": (GIVEN, load_toy, 0.4, {"hidden": 64, "positions": "relative"}, 2500, 4e-3, 0),
     "shakespeare": (GIVEN, load_shakespeare, 0, {"hidden": 96, "positions": "rotary"}, 1500, 3e-3, 0),
@@ -38,7 +38,7 @@ MODELS = {
 
 
 def trained(corpus: Corpus, share: float, settings: dict, steps: int, learning_rate: float, seed: int) -> TransformerLM:
-    """Return a model of two layers with four heads. Without weight decay, which keeps heads from being sharp."""
+    """Return a trained model of two layers with four heads; weight decay, which prevents sharp heads, is off."""
     chosen = preset("plain")
     torch.manual_seed(seed)
     model = chosen.make_model(corpus.tokenizer.vocab_size, num_layers=2, num_heads=4, norm="rms", **settings)
@@ -49,7 +49,7 @@ def trained(corpus: Corpus, share: float, settings: dict, steps: int, learning_r
 
 
 def cost_of_recording(model: TransformerLM, tokens: torch.Tensor, times: int = 20) -> float:
-    """Return how many times as long reading takes if all weights are recorded."""
+    """Return the ratio of forward pass times with and without recording all weights."""
     seconds = []
     for read in (model, lambda tokens: record_attention(model, tokens)):
         with torch.no_grad():
@@ -62,7 +62,7 @@ def cost_of_recording(model: TransformerLM, tokens: torch.Tensor, times: int = 2
 
 
 def main() -> None:
-    """Train what was asked for."""
+    """Train the requested models."""
     torch.set_num_threads(1)
     wanted = [name for name in sys.argv[1:] if name != "--write"] or list(MODELS)
     for name in wanted:

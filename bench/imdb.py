@@ -1,8 +1,8 @@
-"""Real film reviews: the baseline, attention, a transformer of three blocks and logistic regression, side by side.
+"""Compare the baseline, attention, a transformer of three blocks and logistic regression on real film reviews.
 
-Prints accuracy on validation, epoch by epoch, and time as a ratio to the baseline's. `--write` also writes what lesson
-03 shows, model by model; what stands there already is not measured again, so a run that was cut short can go on. All of
-it takes about half an hour on two cores. Needs the reviews: see data/README.md.
+Prints validation accuracy by epoch, and time as a ratio to the baseline's. `--write` also saves the results that lesson
+03 shows, model by model. Saved results are not measured again, so an interrupted run can be resumed. All models take
+about half an hour on two cores. Needs the reviews; see data/README.md.
 """
 
 import json
@@ -23,7 +23,7 @@ WHOLE = 4096  # longer than any review
 
 
 class BagOfWords(nn.Module):
-    """Logistic regression on which words occur, however often and in whatever order."""
+    """Logistic regression on the set of words that occur, regardless of count and order."""
 
     def __init__(self, vocab_size: int, num_classes: int, pad: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class BagOfWords(nn.Module):
 
 
 def main() -> None:
-    """Train each model once and print what came of it."""
+    """Train each model once and print the results."""
     if not imdb_is_here():
         print("The reviews of IMDb are not here: data/README.md says how to get them. Nothing was measured.")
         return

@@ -1,10 +1,10 @@
 """Measure what `import transformer_lm` costs beyond `import torch`.
 
-Each import is timed in a fresh interpreter, from just before the statement to just after it, in seconds of
-processor time, which other programs disturb less than the clock on the wall. The imports take turns, and
-the turns rotate, so that a machine that slows down slows all; the medians are compared. Two series import
-torch: as far as the ratio of these two is from 1, so far chance alone goes. A last series imports the
-package where torch is already there, which shows a cost too small for the ratio.
+Each import is timed in a fresh interpreter, from just before the statement to just after it, in seconds of processor
+time, which other programs disturb less than wall-clock time. The imports take turns in rotating order, so that a
+machine that slows down affects them all equally; the medians are compared. Two series import torch, and the deviation
+of their ratio from 1 shows the effect of chance. A last series imports the package when torch is already imported,
+which shows a cost too small for the ratio.
 
     python bench/import_cost.py
 """
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 ROUNDS = 12
-SERIES = {  # what is imported before the time starts, and what is timed
+SERIES = {  # imports before the clock starts, and the timed import
     "torch": ("time", "torch"),
     "transformer_lm": ("time", "transformer_lm"),
     "torch again": ("time", "torch"),
@@ -34,7 +34,7 @@ def main() -> None:
     """Print the median of each series and the ratios."""
     times: dict[str, list[float]] = {name: [] for name in SERIES}
     names = list(SERIES)
-    seconds_to_import(*SERIES["transformer_lm"])  # fills the disk cache, not counted
+    seconds_to_import(*SERIES["transformer_lm"])  # fills the disk cache; not counted
     for turn in range(ROUNDS):
         first = turn % len(names)
         for name in names[first:] + names[:first]:

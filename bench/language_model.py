@@ -1,10 +1,10 @@
-"""Language models on a CPU: the plain recipe against the default one, what each trick is worth, sampling, large models.
+"""Measure language models on a CPU: plain and default recipe, the effect of each trick, sampling, a large model.
 
     python bench/language_model.py [PART ...] [--write]
 
-Prints ratios of processor time, measured in one run with one thread. `--write` also writes what lesson 04 shows, part
-by part; what stands there already is not measured again, so a run that was cut short can go on. All parts take about an
-hour. Needs Shakespeare and Hebrew text: see data/README.md.
+Prints ratios of processor time, measured in one run with one thread. `--write` also saves the results that lesson 04
+shows, part by part. Saved results are not measured again, so an interrupted run can be resumed. All parts take about an
+hour. Needs Shakespeare and Hebrew text; see data/README.md.
 """
 
 import json
@@ -29,7 +29,7 @@ RESULTS = Path(__file__).parents[1] / "notebooks" / "lm_results.json"
 GOAL = 1.89  # nats per character of validation text
 SEEDS = (0, 1, 2)
 
-# One change at a time to the default preset: to its model, and to its recipe.
+# Single changes to the default preset: to its model, and to its recipe.
 CHANGES = {
     "nothing": ({}, {}),
     "AdamW instead of Muon": ({}, {"optimizer": "adamw", "learning_rate": 3e-3}),
@@ -48,7 +48,7 @@ CHANGES = {
 def run(
     name: str, corpus: Corpus, seed: int, every: int, settings: dict | None = None, **changes: object
 ) -> tuple[TransformerLM, list[dict]]:
-    """Train a preset with changes; return it and what was seen: step, processor seconds of training, loss."""
+    """Train a preset with changes; return it with the measurements: step, processor seconds of training, loss."""
     torch.manual_seed(seed)
     model = preset(name).make_model(corpus.tokenizer.vocab_size, **settings or {})
     recipe = preset(name).make_recipe(seed=seed, **changes)
@@ -63,14 +63,15 @@ def run(
         seen.append({"step": history.step, "seconds": round(seconds, 1), "loss": round(loss, 4)})
         evaluating = time.process_time() - started - seconds
 
-    # train() measures on a scrap of the validation text, which takes no time; what is seen here is all of it.
+    # train() measures on a small part of the validation text, which takes almost no time; here it is measured on all of
+    # it.
     scrap = replace(corpus, validation=corpus.validation[: model.config.max_len + 1])
     train(model, scrap, recipe, reports=[look], progress=sys.stderr.isatty())
     return model, seen
 
 
 def measure_recipes() -> dict:
-    """Compare how long the plain and the default recipe take to the same loss."""
+    """Compare the time that the plain and the default recipe need to reach the same loss."""
     corpus, found = load_shakespeare(), {"goal": GOAL, "runs": []}
     for seed in SEEDS:
         curves = {name: run(name, corpus, seed, every)[1] for name, every in (("default", 5), ("plain", 100))}
@@ -85,7 +86,7 @@ def measure_recipes() -> dict:
 
 
 def measure_tricks() -> dict:
-    """Undo one trick after the other, at the same number of steps."""
+    """Undo each trick separately, with the same number of steps."""
     corpus, found = load_shakespeare(), {}
     for name, (settings, changes) in CHANGES.items():
         losses = [run("default", corpus, seed, 10**6, settings, **changes)[1][-1]["loss"] for seed in SEEDS[:2]]
@@ -96,7 +97,7 @@ def measure_tricks() -> dict:
 
 
 def measure_toy() -> dict:
-    """Train on the toy grammar, and count grammatical sentences among samples as training goes on."""
+    """Train on the toy grammar, and count grammatical sentences among samples during training."""
     corpus, rows = load_toy(n=1_000_000), []
     start = torch.tensor([corpus.tokenizer.encode("\n")] * 128)
     for steps in (10, 25, 50, 100, 200, 400, 800):
@@ -109,7 +110,7 @@ def measure_toy() -> dict:
 
 
 def measure_hebrew() -> dict:
-    """Train the default preset on Hebrew, as on English."""
+    """Train the default preset on Hebrew instead of English."""
     corpus, losses = load_hebrew(), []
     for seed in SEEDS:
         model, seen = run("default", corpus, seed, 10**6)
@@ -119,7 +120,7 @@ def measure_hebrew() -> dict:
 
 
 def measure_large() -> dict:
-    """Train the large preset, and note how its loss falls."""
+    """Train the large preset, and record how its loss falls."""
     corpus = load_shakespeare()
     model, seen = run("large", corpus, 0, 100)
     for row in seen:
@@ -138,7 +139,7 @@ def _with_samples(corpus: Corpus, model: TransformerLM) -> dict:
 
 
 def measure_sampling() -> dict:
-    """Compare sampling with the cache and without, 500 tokens at a context of 256, for one text and for eight."""
+    """Compare sampling with and without the KV cache: 500 tokens with a context of 256, for one text and for eight."""
     torch.manual_seed(0)
     model = preset("large").make_model(65, max_len=256).eval()
     torch.nn.init.normal_(model.unembed.weight, std=0.1)
@@ -189,7 +190,7 @@ PARTS = {
 
 
 def main() -> None:
-    """Measure all parts, or those that are named."""
+    """Measure all parts, or those named."""
     torch.set_num_threads(1)
     write = "--write" in sys.argv[1:]
     chosen = [name for name in sys.argv[1:] if name != "--write"] or list(PARTS)

@@ -1,8 +1,8 @@
-"""Run the lessons that train with other seeds: do their claims hold, and how far do their numbers spread?
+"""Run the lessons that train models with other seeds: do their claims hold, and how much do their numbers vary?
 
-python bench/lesson_seeds.py [--seeds 5] [--lessons 04 05]        about a minute for each lesson and seed
+python bench/lesson_seeds.py [--seeds 5] [--lessons 04 05]        about a minute per lesson and seed
 
-In each cell whose numbers nbval does not compare, models begin with other weights and see other batches.
+In cells whose numbers nbval does not compare, models start with other weights and see other batches.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from transformer_lm.plots import pictures
 from transformer_lm.training import classifiers, loop
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
-# What is worth seeing, by lesson: Python expressions over the lesson's own variables.
+# The values to report, by lesson: Python expressions in the lesson's own variables.
 NUMBERS = {
     "03": ["accuracies"],
     "04": ["plain_loss", "default_loss", "half", "near", "real", "late.mean().item()"],
@@ -47,7 +47,7 @@ def claims_that_fail(lesson: Path, shift: int) -> tuple[list[str], dict]:
 
 @contextlib.contextmanager
 def other_seeds():
-    """Let seeds be shifted: gives a function that says by how much from now on. Figures are not drawn."""
+    """Allow seeds to be shifted: give a function that sets the shift from now on. Figures are not drawn."""
     shift, seed, train, classify = [0], torch.manual_seed, loop.train, classifiers.train_classifier
 
     def train_otherwise(model, corpus, recipe, **options):
@@ -66,7 +66,7 @@ def other_seeds():
 
 
 def measure() -> None:
-    """Print what the lessons come to, seed by seed."""
+    """Print the values of the lessons, seed by seed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--lessons", nargs="*", default=list(NUMBERS), choices=list(NUMBERS))

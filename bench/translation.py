@@ -1,12 +1,12 @@
-"""Translation on a CPU: recurrent nets without and with attention against the transformer, at equal parameters.
+"""Compare recurrent networks, without and with attention, and a transformer of equal size on translation on a CPU.
 
     python bench/translation.py [MODEL ...] [--write]
 
-Trains each model on the toy languages, for as many steps on the same batches: with each learning rate for the first
-seed, and with the one that is best on the validation part for the others. Prints how many sentences of the test part
-come out exactly right, by length, and the seconds that training took. `--write` also writes what lesson 06 shows, run
-by run; what stands there already, of the same settings, is not measured again, so a run that was cut short can go on.
-It also saves the transformer of the first seed, which comes with the package. All runs take an hour or two.
+Trains each model on the toy languages, for the same number of steps on the same batches: with each learning rate for
+the first seed, and with the best one on the validation part for the others. Prints the fraction of test sentences that
+are translated exactly right, by length, and the seconds of training. `--write` also saves the results that lesson 06
+shows, run by run. Saved results with the same settings are not measured again, so an interrupted run can be resumed. It
+also saves the transformer of the first seed, which is part of the package. All runs take an hour or two.
 """
 
 import json
@@ -31,7 +31,7 @@ RESULTS, SAVED = (
     ROOT / "transformer_lm" / "pretrained" / "lorin.safetensors",
 )
 PAIRS, TESTED, STEPS, BATCH, SEEDS = 100_000, 20_000, 2400, 128, (0, 1, 2)
-MUON = 7.5  # its rate is so many times that of the other parameters
+MUON = 7.5  # its learning rate is this many times that of the other parameters
 LENGTHS = {
     "up to 8": range(9),
     "9 to 12": range(9, 13),
@@ -40,7 +40,7 @@ LENGTHS = {
     "21 or more": range(21, 999),
 }
 
-# Widths such that all have about as many parameters.
+# Widths chosen so that all models have about the same number of parameters.
 MODELS = {
     "GRU": {"cell": "gru", "attention": False, "hidden": 104},
     "LSTM": {"cell": "lstm", "attention": False, "hidden": 89},
@@ -48,7 +48,7 @@ MODELS = {
     "LSTM with attention": {"cell": "lstm", "attention": True, "hidden": 74},
     "transformer": {"hidden": 64, "num_layers": 2, "num_heads": 4, "shift": 30},
 }
-# A factor of two apart, so many that the best is not the first or the last.
+# A factor of two apart, and enough of them that the best is not the first or the last.
 RATES = {
     "GRU": (1e-3, 2e-3, 4e-3, 8e-3),
     "LSTM": (1e-3, 2e-3, 4e-3, 8e-3),
@@ -59,7 +59,7 @@ RATES = {
 
 
 def make_corpus() -> PairCorpus:
-    """Return the pairs, with more of them in the test part: then there are enough long ones."""
+    """Return the pairs, with a larger test part, so that there are enough long ones."""
     corpus = load_toy_pairs(20 * TESTED)
     return replace(corpus, train=corpus.train[:PAIRS], validation=corpus.validation[: PAIRS // 20])
 
@@ -73,7 +73,7 @@ def make_model(name: str, corpus: PairCorpus) -> nn.Module:
 
 
 def make_recipe(name: str, seed: int, rate: float) -> Recipe:
-    """Return how a model is trained."""
+    """Return the training settings of a model."""
     rates = {"learning_rate": rate, "matrix_learning_rate": MUON * rate}
     optimizer = "muon" if name == "transformer" else "adamw"
     shape = {"schedule": "plateau", "warmup": 50, "decay": 0.9, "betas": (0.9, 0.98)}
@@ -81,7 +81,7 @@ def make_recipe(name: str, seed: int, rate: float) -> Recipe:
 
 
 def measured(name: str, seed: int, rate: float, corpus: PairCorpus) -> tuple[nn.Module, dict]:
-    """Train a model; return it and what was seen."""
+    """Train a model; return it with the measurements."""
     torch.manual_seed(seed)
     model, recipe = make_model(name, corpus), make_recipe(name, seed, rate)
     started = time.perf_counter()
@@ -107,17 +107,17 @@ def measured(name: str, seed: int, rate: float, corpus: PairCorpus) -> tuple[nn.
 
 
 def share(rights: list[bool]) -> float:
-    """Return how many of several are right."""
+    """Return the fraction that is right."""
     return round(sum(rights) / len(rights), 4)
 
 
 def length_shares(pairs: list[Pair]) -> dict[str, float]:
-    """Return which share of pairs has a source of each length."""
+    """Return the fraction of pairs with a source of each length."""
     return {length: share([len(source) in words for source, _ in pairs]) for length, words in LENGTHS.items()}
 
 
 def main(arguments: list[str]) -> None:
-    """Measure what is asked for, print it and write it if asked to."""
+    """Measure the requested models, print the results, and write them if asked to."""
     write = "--write" in arguments
     names = [name for name in arguments if name != "--write"] or list(MODELS)
     if unknown := [name for name in names if name not in MODELS]:
@@ -140,19 +140,19 @@ def main(arguments: list[str]) -> None:
 
 
 def best_run(runs: list[dict]) -> dict:
-    """Return the run of the first seed that is best on the validation part."""
+    """Return the first seed's best run on the validation part."""
     return max((run for run in runs if run["seed"] == SEEDS[0]), key=lambda run: run["validation"])
 
 
 def write_results(known: dict, name: str, runs: list[dict]) -> None:
-    """Write what was measured: all runs, and those that count, with the chosen rate."""
+    """Write the results: all runs, and those with the chosen learning rate, which count."""
     known["tried"][name] = runs
     known["models"][name] = [run for run in runs if run["rate"] == best_run(runs)["rate"]]
     RESULTS.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 
 def results(corpus: PairCorpus) -> dict:
-    """Return what was measured before, of the same settings."""
+    """Return earlier results with the same settings."""
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     settings = {"pairs": PAIRS, "tested": TESTED, "steps": STEPS, "batch": BATCH, "rates": RATES, "settings": MODELS}
     settings = json.loads(json.dumps(settings))  # as they are written

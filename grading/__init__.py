@@ -1,4 +1,4 @@
-"""What instructors run: the exercises with their right and wrong answers, and what is made from them.
+"""The instructors' tools: the exercises with their right and wrong answers, and the commands that grade with them.
 
-Students never get this folder.
+This folder is never given to students.
 """

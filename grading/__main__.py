@@ -1,4 +1,4 @@
-"""The commands that instructors and authors type: `python -m grading --help` lists them."""
+"""The commands for instructors and authors; `python -m grading --help` lists them."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ KEPT = "What is done is kept; the same command does the rest."
 
 
 def main() -> None:
-    """Read the command line and do what it says."""
+    """Parse the command line and run the command."""
     parser = argparse.ArgumentParser(prog="python -m grading", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     _add_run(commands.add_parser("run", help="grade an assignment of a class"))
@@ -99,7 +99,7 @@ def _run(arguments: argparse.Namespace) -> int:
         run = ClassRun(
             Path.cwd(), arguments.assignment, arguments.students, arguments.reduced_isolation, arguments.rerun
         )
-        renew_penalties_of_course(Path.cwd(), arguments.assignment)  # those of what is graded already
+        renew_penalties_of_course(Path.cwd(), arguments.assignment)  # grades of submissions that are already graded
     except (ValueError, TraitError, GradebookLost) as error:
         sys.exit(str(error))
     try:
@@ -111,7 +111,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _grade(run: "ClassRun", arguments: argparse.Namespace) -> int:
-    """Grade what is to do, then print all grades and write them to a file."""
+    """Grade the submissions that need it, then print all grades and write them to a file."""
     from grading.nbgrader_steps.late import why_no_penalty
     from grading.results.pages import printable
     from grading.runs.class_run import table

@@ -1,4 +1,4 @@
-"""Grades as CSV: for spreadsheets, without formulas that these would run, and for Canvas and Moodle."""
+"""Exports grades as CSV files that are safe to open in a spreadsheet, also for Canvas and Moodle."""
 
 import csv
 import re
@@ -25,20 +25,20 @@ COLUMNS = (
     "score",
     "max_score",
 )
-# What a spreadsheet takes for a formula, also in full width, behind blanks and signs that nobody sees; or behind a sign
-# that separates cells where a comma does not.
+# What a spreadsheet takes for a formula, even in full-width characters, after blanks or invisible characters, or after
+# a character that separates cells where a comma does not.
 STARTS = "-=+@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b"
 INVISIBLE = r"\x00-\x08\x0b\x0c\x0e- \x7f-\xa0\xad\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff"
 FORMULA = re.compile(rf"^(?=[\t\r\n])|(^|[\t\r\n;|])([{INVISIBLE}]*)(?=[{STARTS}])")
 
 
 class GradesExportPlugin(ExportPlugin):
-    """What all exports share: which students and assignments they are about, and penalties as the policy is now."""
+    """Shared by all exports: the choice of students and assignments, and late penalties by the current policy."""
 
     default_name = "grades.csv"
 
     def export(self, gradebook: Gradebook) -> None:
-        """Write the grades to the file of `--to`, or to one with a name of its own."""
+        """Write the grades to the file given by `--to`, or to one with a default name."""
         path = Path(self.to or self.default_name)
         wanted = set(map(str, self.assignment))
         assignments = [each for each in gradebook.assignments if not wanted or each.name in wanted]
@@ -55,7 +55,7 @@ class GradesExportPlugin(ExportPlugin):
 
 
 class SafeCsvExportPlugin(GradesExportPlugin):
-    """What `nbgrader export` writes: the columns of nbgrader's own plugin, safe to open in a spreadsheet."""
+    """The plugin for `nbgrader export`: the columns of nbgrader's own plugin, safe to open in a spreadsheet."""
 
     def write(self, path: Path, gradebook: Gradebook, assignments: list[Assignment], students: list[Student]) -> None:
         """Write a row for each assignment of each student."""
@@ -65,11 +65,11 @@ class SafeCsvExportPlugin(GradesExportPlugin):
 
 
 class CourseSiteExportPlugin(GradesExportPlugin):
-    """A row for each student and a column for each assignment, as learning management systems read them.
+    """A table for a learning management system, with a row for each student and a column for each assignment.
 
-    A site finds a student by one column, so what stands there is written as it is. Who would be found by something that
-    a spreadsheet takes for a formula, or by nothing, is left out, and a warning says so. Names are only for people to
-    read, and get a quote before a formula.
+    A site finds students by one column, so its values are written unchanged. A student whose value there is empty, or
+    would be taken for a formula by a spreadsheet, is left out with a warning. Names are only for human readers, and get
+    a quote in front of a formula.
     """
 
     identifier = Enum(("id", "email"), help="What the site knows students by: nbgrader's id, or the email.").tag(
@@ -79,14 +79,14 @@ class CourseSiteExportPlugin(GradesExportPlugin):
     nothing_is_zero = Bool(False, help="Give 0 points to who has handed in nothing, in place of no grade.").tag(
         config=True
     )
-    no_grade = ""  # how the site is told that there is none
+    no_grade = ""  # how the file says that there is no score
 
     @default("identifier")
     def _identifier_default(self) -> str:
         return "id"
 
     def write(self, path: Path, gradebook: Gradebook, assignments: list[Assignment], students: list[Student]) -> None:
-        """Write a header, and what follows it."""
+        """Write a header and the rows after it."""
         table = {assignment.name: _scores(gradebook, assignment) for assignment in assignments}
         for assignment in assignments:
             waiting = sum(each.needs_manual_grade for each in gradebook.assignment_submissions(assignment.name))
@@ -111,7 +111,7 @@ class CourseSiteExportPlugin(GradesExportPlugin):
         raise NotImplementedError
 
     def identified_by(self, student: Student) -> str:
-        """Return what the site should find a student by."""
+        """Return the value by which the site finds a student."""
         return (student.id if self.identifier == "id" else student.email) or ""
 
     def _can_be_found(self, student: Student) -> bool:
@@ -124,10 +124,10 @@ class CourseSiteExportPlugin(GradesExportPlugin):
 
 
 class CanvasExportPlugin(CourseSiteExportPlugin):
-    """What Canvas imports under Grades: Import. Students, then a column for each assignment, in UTF-8.
+    """The file that Canvas imports under Grades: Import, with students and a column for each assignment, in UTF-8.
 
     An assignment that exists in Canvas is found by its title there, or by its title and number, as Canvas exports them:
-    `c.CanvasExportPlugin.columns = {"01_self_attention": "Self-attention (1234)"}`. Others are made new.
+    `c.CanvasExportPlugin.columns = {"01_self_attention": "Self-attention (1234)"}`. Canvas creates the others.
     """
 
     default_name = "canvas.csv"
@@ -139,7 +139,7 @@ class CanvasExportPlugin(CourseSiteExportPlugin):
     )
 
     def first_rows(self, headers: list[str], maxima: list[float]) -> list[list[object]]:
-        """Return the header, and the points that can be had."""
+        """Return the header and the maximum points."""
         columns = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
         return [[*columns, *headers], ["    Points Possible", "", "", "", "", *maxima]]
 
@@ -151,9 +151,9 @@ class CanvasExportPlugin(CourseSiteExportPlugin):
 
 
 class MoodleExportPlugin(CourseSiteExportPlugin):
-    """What Moodle imports under Grades: Import: CSV file. One column identifies students, the others are grade items.
+    """The file that Moodle imports under Grades: Import: CSV file; one column identifies students, others are grades.
 
-    Moodle asks which column is which; it reads `-` as no grade, where an empty cell would fail in a new grade item.
+    Moodle asks for the meaning of each column. It reads `-` as no grade; an empty cell would fail in a new grade item.
     """
 
     default_name = "moodle.csv"
@@ -176,13 +176,13 @@ class MoodleExportPlugin(CourseSiteExportPlugin):
 
 
 def _scores(gradebook: Gradebook, assignment: Assignment) -> dict[str, float]:
-    """Return what each submission gets after its penalty, by student."""
+    """Return the score of each submission after its late penalty, by student."""
     submissions = gradebook.assignment_submissions(assignment.name)
     return {each.student_id: round(max(0.0, each.score - each.late_submission_penalty), 2) for each in submissions}
 
 
 def grade_rows(gradebook: Gradebook, assignment: Assignment) -> Iterator[dict[str, object]]:
-    """Yield a row for each student: what was handed in and what it scored, or 0 if nothing was."""
+    """Yield a row for each student: the submission and its score, or 0 if there is no submission."""
     for student in sorted(gradebook.students, key=lambda student: student.id):
         row = {
             "assignment": assignment.name,
@@ -223,5 +223,5 @@ def write_rows(path: Path, rows: Iterable[Iterable[object]]) -> None:
 
 
 def defused(value: object) -> object:
-    """Return a value that no spreadsheet takes for a formula: what looks like one gets a quote before it."""
+    """Return a value that no spreadsheet takes for a formula: anything that looks like one gets a quote in front."""
     return FORMULA.sub(r"\1'\2", value) if isinstance(value, str) else value

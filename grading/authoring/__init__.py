@@ -1,1 +1,1 @@
-"""What an author needs: prove an exercise, freeze its values, bundle the course."""
+"""Tools for authors: prove an exercise, freeze its values, bundle the course."""

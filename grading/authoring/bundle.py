@@ -1,4 +1,4 @@
-"""The zip that students get: lessons and assignments so far, the package without the answers, and how to set it up."""
+"""Writes the zip for students: lessons and assignments so far, the package without answers, and the set-up files."""
 
 import json
 import re
@@ -19,8 +19,8 @@ from transformer_lm.checks.topic_04_language_model.training_run import FILE as M
 from transformer_lm.files import replacing
 
 CHECKOUT = Path(__file__).parents[2]
-WHEN = (2020, 1, 1, 0, 0, 0)  # the same files give the same zip
-FIRST_WITH_MODELS = "05_attention_heatmaps"  # whose lesson looks at models that were trained beforehand
+WHEN = (2020, 1, 1, 0, 0, 0)  # so that the same files give the same zip
+FIRST_WITH_MODELS = "05_attention_heatmaps"  # its lesson uses pretrained models
 README = Path(__file__).parent / "student_readme.md"
 SELF_STUDY = """
 You learn alone? `source/` holds the answers. To see one after an honest attempt, in its notebook:
@@ -29,20 +29,20 @@ You learn alone? `source/` holds the answers. To see one after an honest attempt
 
 
 def write_bundle(course: Path, through: str, path: Path, self_study: bool = False) -> int:
-    """Write the zip with everything up to an assignment of the course in a folder; return how many files are in it.
+    """Write the zip with everything up to an assignment of the course in a folder; return the number of files in it.
 
-    In the package, the answers to this assignment and to later ones are replaced by an error that names the exercise;
-    those of this assignment that the package needs itself are sealed. With `self_study`, nothing is sealed, and the
-    notebooks with solutions are in it too.
+    In the package, the answers to this and later assignments are replaced by an error that names the exercise. Answers
+    to this assignment that the package itself needs are sealed. With `self_study`, nothing is sealed, and the notebooks
+    with solutions are included.
 
-    Raises ValueError if the assignment has not been released, or if its release holds a solution.
+    Raises ValueError if the assignment has not been released, or if its release contains a solution.
     """
     released = sorted(folder.name for folder in (course / "release").glob("*") if folder.is_dir())
     if through not in released:
         raise ValueError(f"--through must be one of {', '.join(released) or 'none so far'}, got {through}.")
     assignments = released[: released.index(through) + 1]
     with tempfile.TemporaryDirectory() as scratch:
-        top = Path(scratch) / f"transformers-{through}"  # not that of another zip, in which somebody has worked
+        top = Path(scratch) / f"transformers-{through}"  # not the folder of an earlier zip, used by a student
         top.mkdir()
         for assignment in assignments:
             _copy_release(course, assignment, top)
@@ -55,7 +55,7 @@ def write_bundle(course: Path, through: str, path: Path, self_study: bool = Fals
 
 
 def _no_leftovers(folder: str, names: list[str]) -> list[str]:
-    """Return what is left from working in a folder: a trained model is worth points."""
+    """Return the names of files that working in a folder leaves behind; a trained model is worth points."""
     return [name for name in names if name.startswith(".") or name in (MODEL_FILE, "runs", "my_answers")]
 
 
@@ -68,7 +68,7 @@ def _copy_release(course: Path, assignment: str, top: Path) -> None:
 
 
 def _copy_lesson(assignment: str, top: Path) -> None:
-    """Copy a lesson, if the topic has one, with the files beside it that it names."""
+    """Copy the lesson of a topic, if it has one, with the files in its folder that it names."""
     lessons = CHECKOUT / "notebooks"
     lesson = lessons / f"{assignment}.ipynb"
     if not lesson.is_file():
@@ -82,13 +82,13 @@ def _copy_lesson(assignment: str, top: Path) -> None:
 
 
 def _write_package(through: str, assignments: list[str], top: Path, sealed: dict[str, str]) -> None:
-    """Write the student edition, with the outlines of these releases and the hints for them."""
+    """Write the student edition, with the outlines and hints of these releases."""
     edition = write_student_edition(top, hidden_from(through), sealed)
     write_outlines(top / "release", edition / "course" / "released")
     for hints in (edition / "course" / "hint_texts").glob("*.md"):
         if hints.stem not in assignments:
             hints.unlink()
-    if FIRST_WITH_MODELS not in assignments:  # a trained model is worth points in the assignment before
+    if FIRST_WITH_MODELS not in assignments:  # a trained model is worth points in the previous assignment
         for model in (edition / "pretrained").glob("*.safetensors"):
             model.unlink()
 
@@ -110,7 +110,7 @@ def _write_set_up(assignments: list[str], top: Path, self_study: bool) -> None:
 
 
 def _is_row(line: str, assignments: list[str]) -> bool:
-    """Tell whether a line of the README is the row of one of the lessons."""
+    """Return whether a line of the README is the table row of one of the lessons."""
     return any(line.startswith("| [") and f"](notebooks/{assignment}.ipynb)" in line for assignment in assignments)
 
 
@@ -123,9 +123,9 @@ def _student_project() -> str:
 
 
 def _student_pins() -> list[str]:
-    """Return the pins of what the package needs, directly or not; the rest of the lock is for others."""
+    """Return the pins of the package's direct and indirect dependencies; the rest of the lock file is left out."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    needed: set[tuple[str, str]] = set()  # packages, each with an extra that is asked for
+    needed: set[tuple[str, str]] = set()  # packages, each with a requested extra
     waiting = [Requirement(text) for text in project["dependencies"]]
     while waiting:
         requirement = waiting.pop()
@@ -140,7 +140,7 @@ def _student_pins() -> list[str]:
 
 
 def _zipped(top: Path, path: Path) -> int:
-    """Write a folder as a zip; return how many files it has."""
+    """Write a folder as a zip; return the number of files in it."""
     files = sorted(file for file in top.rglob("*") if file.is_file())
     with replacing(path) as written, zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in files:

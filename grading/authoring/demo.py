@@ -20,7 +20,7 @@ Change = Callable[[NotebookNode], None]
 
 
 def edited(cell: str, old: str, new: str) -> Change:
-    """Return the change that replaces a text in the answer to an exercise."""
+    """Return the edit that replaces a text in the answer to an exercise."""
 
     def change(notebook: NotebookNode) -> None:
         answer = _cell(notebook, cell)
@@ -56,7 +56,7 @@ def _without_metadata(notebook: NotebookNode) -> None:
 
 WEIGHTED = "return weights @ v"
 
-# Each student hands in the solved notebook with one change.
+# Each student submits the solved notebook with one change.
 STUDENTS: dict[str, Change] = {
     "perfect": lambda notebook: None,
     "forgot-the-scale": edited("attention-scores", " / math.sqrt(dh)", ""),
@@ -76,7 +76,7 @@ STUDENTS: dict[str, Change] = {
 
 
 def write_class(course: Path) -> None:
-    """Write submissions into a course folder whose assignment has been released, and set the day it is due."""
+    """Write submissions into a course folder whose assignment has been released, and set the due date."""
     solved = solved_notebook(course)
     for student, change in STUDENTS.items():
         notebook = deepcopy(solved)
@@ -105,7 +105,7 @@ def solved_notebook(course: Path, assignment: str = ASSIGNMENT) -> NotebookNode:
 def write_submission(
     course: Path, student: str, notebook: str, time: datetime = DUE, assignment: str = ASSIGNMENT
 ) -> Path:
-    """Write a student's submission, in place of an earlier one, and return its folder."""
+    """Write a student's submission, replacing an earlier one, and return its folder."""
     folder = course / "submitted" / student / assignment
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

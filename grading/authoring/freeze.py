@@ -1,4 +1,4 @@
-"""Write the frozen values of the exercises: what students check against, and how known mistakes look."""
+"""Write the frozen values of the exercises: the values that students check against, and those of known mistakes."""
 
 import json
 import random
@@ -25,13 +25,13 @@ def frozen_cases(record: Record) -> list[Arrays]:
 
 
 def frozen_bytes(record: Record) -> bytes:
-    """Return the frozen file of an exercise; on one machine, the same bytes each time."""
+    """Return the frozen file of an exercise, whose bytes are the same each time on the same machine."""
     cases = frozen_cases(record)
     tensors = {}
     for number, case in enumerate(cases):
         tensors |= {f"{number}/inputs/{name}": array for name, array in case.items()}
         tensors |= {f"{number}/outputs/{name}": array for name, array in record.reference(case).items()}
-    # Every known mistake shows in the first case; the later ones are for answers that fit only the first.
+    # Every known mistake shows in the first case; the later cases catch answers that are right only in the first.
     for output, gradients in record.gradients(record.model_answer, cases[0]).items():
         tensors |= {f"0/gradients/{output}/{target}": array for target, array in gradients.items()}
     expected = record.reference(cases[0])
@@ -40,12 +40,12 @@ def frozen_bytes(record: Record) -> bytes:
             if array.shape != expected[output].shape or not np.allclose(array, expected[output]):
                 tensors[f"0/mistakes/{output}/{wrong.name}"] = array
     hints = {wrong.name: wrong.hint for wrong in record.wrong}
-    # One entry of metadata only: safetensors writes several in no fixed order.
+    # Only one entry of metadata, because safetensors writes several in no fixed order.
     return save({name: _stored(array) for name, array in tensors.items()}, metadata={"hints": json.dumps(hints)})
 
 
 def _stored(array: np.ndarray) -> np.ndarray:
-    """Return an array as it is stored: real numbers as float32, with one and the same NaN on every machine."""
+    """Return an array as it is stored: real numbers as float32, with the same NaN on every machine."""
     if array.dtype != np.float64:
         return array
     stored = np.ascontiguousarray(array, dtype=np.float32)
@@ -54,7 +54,7 @@ def _stored(array: np.ndarray) -> np.ndarray:
 
 
 def freeze(record: Record, folder: Path = FOLDER) -> Path:
-    """Write the frozen file of an exercise, and return where it is."""
+    """Write the frozen file of an exercise and return its path."""
     path = folder / f"{record.id}.safetensors"
     write_whole(path, frozen_bytes(record))
     return path

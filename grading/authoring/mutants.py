@@ -1,4 +1,4 @@
-"""Wrong answers made by a machine: every small change of an answer's text that might be a mistake."""
+"""Machine-made wrong answers: every small change to an answer's text that could be a mistake."""
 
 import ast
 import builtins
@@ -14,7 +14,7 @@ from torch import nn
 
 Replacement = ast.AST | list[ast.AST]
 
-# Names that are taken for each other, as functions, methods, layers or variables.
+# Names that are confused with each other, as functions, methods, layers or variables.
 FAMILIES = (
     ("softmax", "sigmoid", "log_softmax"),
     ("Softmax", "Sigmoid", "LogSoftmax"),
@@ -84,7 +84,7 @@ COMPARISONS = {
     ast.In: (ast.NotIn,),
     ast.NotIn: (ast.In,),
 }
-# What no number depends on, and definitions, without which nothing runs at all.
+# Code that no number depends on, and definitions, without which nothing runs.
 LEFT_ALONE = (ast.Import, ast.ImportFrom, ast.Raise, ast.JoinedStr, ast.Pass)
 KEPT = (ast.FunctionDef, ast.ClassDef)
 SKIPPED_FIELDS = ("annotation", "returns", "ctx", "type_params")
@@ -92,7 +92,7 @@ SKIPPED_FIELDS = ("annotation", "returns", "ctx", "type_params")
 
 @dataclass(frozen=True)
 class Mutant:
-    """An answer with one change: which answer, which line, that line before and after, and the whole text."""
+    """An answer with one change: the answer's name, the line, its text before and after, and the whole text."""
 
     answer: int
     line: int
@@ -102,10 +102,10 @@ class Mutant:
 
 
 def mutants(sources: Iterable[str], sample: int | None = None, turn: int = 0) -> list[Mutant]:
-    """Return every mutant of some answers once, or about as many as `sample`: answer by answer, in the order of lines.
+    """Return every mutant of some answers once, or about `sample` of them, answer by answer and in the order of lines.
 
-    None is one of the answers written otherwise. Answers may share a function, such as an `__init__`: a change in it is
-    made in the first of them only. Turns in a row take every mutant once before any is taken again.
+    No mutant is one of the answers in another notation. Where answers share a function, such as an `__init__`, a change
+    to it is made only in the first of them. Successive turns take every mutant once before they take any a second time.
     """
     trees = [ast.parse(source) for source in sources]
     changes = list(_changes(trees))
@@ -121,7 +121,7 @@ def mutants(sources: Iterable[str], sample: int | None = None, turn: int = 0) ->
 
 
 def _changes(trees: list[ast.AST]) -> Iterator[tuple[int, "_Site", Replacement]]:
-    """Yield what could be changed, in which tree and where, each change once for all functions that read alike."""
+    """Yield each possible change with its tree and site, once for all functions with the same text."""
     seen = set()
     for number, tree in enumerate(trees):
         known = _known_names(tree)
@@ -134,7 +134,7 @@ def _changes(trees: list[ast.AST]) -> Iterator[tuple[int, "_Site", Replacement]]
 
 
 class _Function:
-    """A function of an answer, with the number of places that were found in it so far."""
+    """A function of an answer, with the number of sites found in it so far."""
 
     def __init__(self, node: ast.AST) -> None:
         self.text, self.places = ast.unparse(node), 0
@@ -142,7 +142,7 @@ class _Function:
 
 @dataclass(frozen=True)
 class _Site:
-    """A place in a tree: a field of a node, or an item of a field that is a list; and the function that it is in."""
+    """A site in a tree: a field of a node, or an item of a field that is a list, and the function that contains it."""
 
     function: _Function
     place: int
@@ -152,7 +152,7 @@ class _Site:
     node: ast.AST
 
     def unparsed_with(self, tree: ast.AST, replacement: Replacement) -> str:
-        """Return the text of the tree with something else in this place; the tree stays as it was."""
+        """Return the text of the tree with this site replaced; the tree itself does not change."""
         before = getattr(self.owner, self.field)
         if self.index is None:
             after = replacement
@@ -167,7 +167,7 @@ class _Site:
 
 
 def _sites(owner: ast.AST, function: _Function) -> Iterator[_Site]:
-    """Yield the places below a node where something could be changed."""
+    """Yield the sites below a node that could be changed."""
     function = _Function(owner) if isinstance(owner, ast.FunctionDef) else function
     for field, value in ast.iter_fields(owner):
         if field in SKIPPED_FIELDS:
@@ -182,13 +182,13 @@ def _sites(owner: ast.AST, function: _Function) -> Iterator[_Site]:
 
 
 def _text(part: Replacement) -> str:
-    """Return what a part of an answer looks like."""
+    """Return a part of an answer as text."""
     parts = part if isinstance(part, list) else [part]
     return "\n".join(ast.unparse(ast.fix_missing_locations(each)) for each in parts)
 
 
 def _known_names(tree: ast.AST) -> set[str]:
-    """Return the names that could mean something in an answer: its own, and those of torch."""
+    """Return the names that are defined in an answer: its own and those of torch."""
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg | ast.keyword)}
@@ -209,7 +209,7 @@ def _compiles(source: str) -> bool:
 
 
 def _difference(before: str, after: str) -> tuple[str, str]:
-    """Return the lines that differ, of each text, as one line each."""
+    """Return the lines of each text that differ, joined into one line each."""
     old, new = before.splitlines(), after.splitlines()
     blocks = [block for block in difflib.SequenceMatcher(None, old, new, False).get_opcodes() if block[0] != "equal"]
     start, end, new_start, new_end = blocks[0][1], blocks[-1][2], blocks[0][3], blocks[-1][4]
@@ -224,7 +224,7 @@ def _as_one_line(lines: list[str]) -> str:
 
 
 def _replacements(node: ast.AST, known: set[str]) -> Iterator[Replacement]:
-    """Yield what a node could be replaced by; names only by those that are known."""
+    """Yield the possible replacements for a node; a name is replaced only by known names."""
     if isinstance(node, ast.stmt) and not isinstance(node, KEPT):
         yield ast.Pass()
     for field in ("id", "attr"):
@@ -238,7 +238,7 @@ def _replacements(node: ast.AST, known: set[str]) -> Iterator[Replacement]:
 
 
 def _with(node: ast.AST, **fields: object) -> ast.AST:
-    """Return a copy of a node that has other fields; what is below it is shared."""
+    """Return a copy of a node with other fields; its children are shared."""
     return type(node)(**dict(ast.iter_fields(node)) | fields)
 
 
@@ -285,7 +285,7 @@ def _unary(node: ast.UnaryOp) -> Iterator[Replacement]:
 
 
 def _is_negative_number(node: ast.AST) -> bool:
-    """Return whether a node is a number with a minus: two nodes of the tree, and one number to a reader."""
+    """Return whether a node is a negative number, which is two nodes of the tree but one number to a reader."""
     return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant)
 
 
@@ -337,7 +337,7 @@ def _keywords(node: ast.Call, known: set[str]) -> Iterator[Replacement]:
 
 
 def _relatives(name: str | None, known: set[str]) -> list[str]:
-    """Return the known names that a name is taken for."""
+    """Return the known names that a name could be confused with."""
     return list({other: None for family in FAMILIES if name in family for other in family if other in known})
 
 

@@ -1,8 +1,8 @@
-"""Holes in the grading: machine-made wrong answers that get all points although they compute something else.
+"""Finds holes in the grading: machine-made wrong answers that get full points although they compute something else.
 
-Every mutant of the recorded right answers is judged as a submission would be. One that gets all points is compared with
-the reference on more cases than a judge draws. If it differs there, it is a survivor: a mistake that nobody would
-notice. If it does not, it is as good as the answer that it was made from.
+Every mutant of the recorded right answers is judged like a submission. A mutant that gets full points is compared with
+the reference on more cases than the judge draws. If it differs there, it is a survivor, a mistake that would go
+unnoticed. Otherwise it is equivalent to the answer that it was made from.
 """
 
 import copy
@@ -42,10 +42,10 @@ from transformer_lm.checks.engine.failure import CheckFailed
 from transformer_lm.checks.engine.written_tests import TestExercise
 from transformer_lm.text_tables import aligned
 
-SECONDS = 5  # for an answer, as in a submission: a mutant may run for ever
-COMPARED_SECONDS = 20  # for what was accepted: another verdict, or all cases of a comparison
-MORE_SEEDS = (11, 12)  # for another verdict on what was accepted, and for cases to compare it on
-CASE_SECONDS = 2  # to draw a case; a record may look for ever for one of sizes that allow none
+SECONDS = 5  # for an answer, as in a submission: a mutant may run forever
+COMPARED_SECONDS = 20  # for an accepted mutant: another verdict, or all cases of a comparison
+MORE_SEEDS = (11, 12)  # for another verdict on an accepted mutant, and for cases to compare it on
+CASE_SECONDS = 2  # to draw a case; with impossible sizes, a record may search forever
 
 REFUSED, EQUIVALENT, SURVIVOR = "refused", "equivalent", "survivor"
 
@@ -63,7 +63,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant: its kind is `refused`, `equivalent` or `survivor`, and then `differs` tells how."""
+    """The verdict on a mutant; its kind is `refused`, `equivalent` or `survivor`, and `differs` explains the last."""
 
     kind: str
     differs: str
@@ -71,12 +71,12 @@ class Verdict:
 
 
 def is_mutated(record: Record) -> bool:
-    """Return whether answers to an exercise are code that is judged, and not a result that is handed in."""
+    """Return whether answers to an exercise are code, rather than a result that students submit."""
     return isinstance(record.public, PublicExercise | TestExercise)
 
 
 def tasks(exercise: str, reduced: bool, sample: int | None = None, turn: int = 0) -> list[Task]:
-    """Return the mutants of all right answers to an exercise, or about as many as `sample`, others at each turn."""
+    """Return the mutants of all right answers to an exercise, or about `sample` of them, others at each turn."""
     record = records()[exercise]
     answers = {"model answer": record.model_answer} | record.right
     names = list(answers)
@@ -87,12 +87,12 @@ def tasks(exercise: str, reduced: bool, sample: int | None = None, turn: int = 0
 
 
 def judged(tried: Iterable[Task], workers: int | None = None) -> Iterator[tuple[Task, Verdict]]:
-    """Yield each mutant with what became of it."""
+    """Yield each mutant with its verdict."""
     return side_by_side(verdict, tried, workers)
 
 
 def verdict(task: Task) -> Verdict:
-    """Judge a mutant, and compare it with the reference if it gets all points."""
+    """Judge a mutant, and compare it with the reference if it gets full points."""
     start = time.perf_counter()
     kind, differs = REFUSED, ""
     if _accepted(task, task.seed, SECONDS):
@@ -102,7 +102,7 @@ def verdict(task: Task) -> Verdict:
 
 
 def _difference(task: Task) -> str:
-    """Return how an accepted mutant differs from a right answer, or nothing."""
+    """Return how an accepted mutant differs from a right answer, or an empty text."""
     for seed in MORE_SEEDS:
         if not _accepted(task, seed, COMPARED_SECONDS):
             return f"refused with seed {seed}, accepted with seed {task.seed}"
@@ -114,13 +114,13 @@ def _difference(task: Task) -> str:
     return next((f"{how} ({case})" for case, how in found.items() if case not in disputed), "")
 
 
-# --- what comes of it -----------------------------------------------------------------------------
+# --- the results ----------------------------------------------------------------------------------
 
 COLUMNS = ("exercise", "mutants", REFUSED, EQUIVALENT, "survivors", "seconds")
 
 
 def table(found: Iterable[tuple[Task, Verdict]]) -> list[dict[str, str | int]]:
-    """Return a row for each exercise, in the order of the course: how many mutants became what, in which time."""
+    """Return a row for each exercise, in the order of the course: the number of mutants of each kind, and the time."""
     by_exercise: dict[str, list[Verdict]] = {}
     for task, verdict in found:
         by_exercise.setdefault(task.exercise, []).append(verdict)
@@ -134,7 +134,7 @@ def _row(exercise: str, verdicts: list[Verdict]) -> dict[str, str | int]:
 
 
 def as_text(found: list[tuple[Task, Verdict]], verbose: bool = False) -> str:
-    """Return the survivors, line by line, and the table; also the equivalent mutants if `verbose`."""
+    """Return the survivors, line by line, and the table; with `verbose`, the equivalent mutants too."""
     listed = (EQUIVALENT, SURVIVOR) if verbose else (SURVIVOR,)
     lines = [_told(task, verdict) for kind in listed for task, verdict in found if verdict.kind == kind]
     rows = table(found)
@@ -164,9 +164,9 @@ def as_json(found: list[tuple[Task, Verdict]]) -> str:
 # --- judging --------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=1)  # mutants are tried one exercise after the other
+@functools.lru_cache(maxsize=1)  # mutants are tried exercise by exercise
 def _record(exercise: str) -> Record:
-    """Return the record of an exercise without what is about form: a mutant has no comments, and is no worse for it."""
+    """Return the record of an exercise without the parts about form, because a mutant has no comments."""
     record = copy.copy(computing_once(exercise))
     object.__setattr__(record, "parts", tuple(part for part in record.parts if part.points))
     return record
@@ -181,7 +181,7 @@ def _cells(source: str) -> list[Cell]:
 
 
 def _accepted(task: Task, seed: int, seconds: float) -> bool:
-    """Return whether a mutant gets all points, if it has so many seconds."""
+    """Return whether a mutant gets full points within so many seconds."""
     record, cells = _record(task.exercise), _cells(task.mutant.source)
     result = judge(record, cells, _server(task), seed, 1, seconds=seconds, stop_at_loss=True)
     return result.points >= result.max_points
@@ -192,7 +192,7 @@ def _accepted(task: Task, seed: int, seconds: float) -> bool:
 
 @contextmanager
 def _within(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError once this process has computed for so many seconds."""
+    """Raise TimeoutError once this process has used so many seconds of processor time."""
 
     def stop(*given: object) -> None:
         raise TimeoutError(f"a case must be drawn within {seconds} seconds.")
@@ -208,7 +208,7 @@ def _within(seconds: float) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Case:
-    """Inputs to compare an accepted mutant on, in words and as arrays, and what should come of them, how exactly."""
+    """Inputs to compare an accepted mutant on, in words and as arrays, with expected outputs and tolerances."""
 
     words: str
     inputs: Arrays
@@ -219,9 +219,9 @@ class _Case:
 
 @functools.lru_cache(maxsize=1)
 def _cases(exercise: str) -> list[_Case]:
-    """Return cases of the record's sizes, of others, of one of each thing, and with inputs that are all the same.
+    """Return cases with the record's sizes, with other sizes, with all sizes 1, and with inputs that are all the same.
 
-    Sizes that the record can't draw, or the model answer can't take, are left out.
+    Sizes that the record can't draw or the model answer can't handle are left out.
     """
     record = _record(exercise)
     found = []
@@ -229,7 +229,7 @@ def _cases(exercise: str) -> list[_Case]:
         rng = random.Random(seed)
         for sizes in _sizes(record, rng):
             luck, told = random.Random(rng.getrandbits(64)), ", ".join(f"{name}={size}" for name, size in sizes.items())
-            # Whatever comes of sizes that nobody has foreseen.
+            # Unforeseen sizes may raise anything.
             with suppress(Exception), np.errstate(all="ignore"), _within(CASE_SECONDS):
                 for words, inputs in _varied(record, record.draw(luck, sizes), sizes == record.first_sizes):
                     expected, allowed = record.reference(inputs), tolerances(record, inputs, luck)
@@ -239,7 +239,7 @@ def _cases(exercise: str) -> list[_Case]:
 
 
 def _sizes(record: ValueRecord, rng: random.Random) -> Iterator[dict[str, int]]:
-    """Yield sizes: the record's own, then one of each thing, then any, alike or not."""
+    """Yield sizes: the record's own, then all 1, then arbitrary ones, equal or not."""
     first = record.first_sizes
     yield from (first, first | record.other_length, record.other_sizes)
     for name in first:
@@ -251,7 +251,7 @@ def _sizes(record: ValueRecord, rng: random.Random) -> Iterator[dict[str, int]]:
 
 
 def _varied(record: ValueRecord, case: Arrays, more: bool) -> Iterator[tuple[str, Arrays]]:
-    """Yield the case, and if `more`, the same with nothing but zeros, or ones, in what is read at each call."""
+    """Yield the case, and if `more`, the case with all zeros, and with all ones, in the inputs of each call."""
     yield "", case
     for number in (0, 1) if more else ():
         same = {name: np.full_like(case[name], number) for name in record.public.reads if case[name].dtype.kind == "f"}
@@ -260,7 +260,7 @@ def _varied(record: ValueRecord, case: Arrays, more: bool) -> Iterator[tuple[str
 
 
 def _differences(task: Task, source: str) -> dict[str, str]:
-    """Return how an answer differs from the reference, by the cases on which it does, in words."""
+    """Describe how an answer differs from the reference, by the cases on which it does."""
     record, found = _record(task.exercise), {}
     cells, seconds = _cells(source), COMPARED_SECONDS
     with Answer(_server(task), record.id, cells, record.forbids_attention, seconds=seconds) as answer:
@@ -270,14 +270,14 @@ def _differences(task: Task, source: str) -> dict[str, str]:
                 how = _compared(record, answer, case)
             except AnswerEnded as ended:
                 found[case.words] = f"it {ended}"
-                break  # it would take as long on the others
+                break  # it would take as long on the other cases
             if how:
                 found[case.words] = how
     return found
 
 
 def _compared(record: ValueRecord, answer: Answer, case: _Case) -> str:
-    """Return how an answer differs from the reference on a case, or nothing."""
+    """Return how an answer differs from the reference on a case, or an empty text."""
     inputs = {name: as_given(array) for name, array in case.inputs.items()}
     for way in (FIRST.way, Way(evaluate=True)):
         reply, found = answer.ask("call", inputs, name=record.defines, **asdict(way))
@@ -300,7 +300,7 @@ def _compared(record: ValueRecord, answer: Answer, case: _Case) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _disputed(exercise: str, reduced: bool) -> set[str]:
-    """Return the cases on which a recorded right answer differs from the reference: there, students are free."""
+    """Return the cases on which a recorded right answer differs from the reference; there, any output is accepted."""
     record = _record(exercise)
     task = Task(exercise, "", Mutant(0, 0, "", "", ""), 0, reduced)
     return {case for source in (record.model_answer, *record.right.values()) for case in _differences(task, source)}

@@ -1,4 +1,4 @@
-"""Writes the files and cells of a new exercise. They run and prove as they are, and wait to be edited."""
+"""Writes the files and cells of a new exercise. They already run and pass `prove`, and are ready to be edited."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 def write_exercise(exercise: str, topic: str, root: Path) -> list[Path]:
     """Write the check, the record, three cells and the hints of a new exercise; return the files.
 
-    Nothing is written if one of them can't be. Raises ValueError for an id or a topic that can't be taken.
+    Nothing is written if one of the files can't be. Raises ValueError for an id or a topic that can't be used.
     """
     assignment = root / "source" / topic / f"{topic}.ipynb"
     if not ID.fullmatch(exercise):
@@ -70,7 +70,7 @@ def write_exercise(exercise: str, topic: str, root: Path) -> list[Path]:
 
 
 def _end_of_exercises(notebook: NotebookNode) -> int:
-    """Return the place after the last check of an assignment; the end, if there is none."""
+    """Return the index after the last check of an assignment, or the end if there is no check."""
     checks = [number for number, cell in enumerate(notebook.cells) if is_check(cell)]
     return checks[-1] + 1 if checks else len(notebook.cells)
 
@@ -91,11 +91,11 @@ def _cells(exercise: str, name: str, texts: dict[str, str]) -> list[NotebookNode
 
 
 def _cell_id(name: str) -> str:
-    """Return a name as nbformat takes it for a cell's id: of 64 characters at most."""
+    """Return a name that nbformat accepts as a cell's id, with at most 64 characters."""
     return name[:64]
 
 
 def _marks(grade_id: str, **differing: object) -> dict[str, dict]:
-    """Return what nbgrader keeps of a cell."""
+    """Return the nbgrader metadata of a cell."""
     usual = {"grade": False, "locked": True, "schema_version": 3, "solution": False, "task": False}
     return {"nbgrader": usual | {"grade_id": grade_id} | differing}

@@ -1,4 +1,4 @@
-"""Writes the outlines that students' own checks need: what each assignment was like when it was released."""
+"""Writes the outlines that students' own checks need, which describe each assignment as it was released."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from transformer_lm.course.outlines import fingerprint
 
 
 def write_outlines(release: Path, folder: Path) -> list[Path]:
-    """Write the outline of each assignment in a release folder, and return the files; others in the folder go."""
+    """Write the outline of each assignment in a release folder and return the files; other files there are removed."""
     outlines = {path.parent.name: nbformat.read(path, as_version=4) for path in sorted(release.glob("*/*.ipynb"))}
     folder.mkdir(parents=True, exist_ok=True)
     for stale in set(folder.glob("*.json")) - {folder / f"{assignment}.json" for assignment in outlines}:
@@ -26,7 +26,7 @@ def _written(path: Path, released: NotebookNode) -> Path:
 
 
 def _outlined(cell: NotebookNode) -> dict[str, object]:
-    """Return what a student's check must know about a cell; of what students may change freely, a fingerprint."""
+    """Return what a student's check must know about a cell; cells that students may change get a fingerprint only."""
     known, kind = marks(cell), _kind(cell)
     source = {"text": "", "free": fingerprint(cell.source)}.get(kind, cell.source)
     return {"name": known.get("grade_id", ""), "kind": kind, "points": known.get("points", 0), "source": source}

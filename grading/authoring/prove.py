@@ -1,4 +1,4 @@
-"""The proof that grades are right: every wrong answer is refused for its own reason, every right one accepted."""
+"""Proves that grades are right: every wrong answer is refused for the intended reason, every right one is accepted."""
 
 import copy
 import functools
@@ -33,10 +33,10 @@ class Trial:
 
 
 def trials(exercises: list[str], reduced: bool, every_seed: bool = False, turn: int = 0) -> Iterator[Trial]:
-    """Yield every recorded answer of the exercises, right ones with every seed, the others with one seed each.
+    """Yield every recorded answer of the exercises: right ones with every seed, the others with one seed each.
 
-    There are many wrong answers, and the seeds take turns with them: at another turn, each gets another seed. With
-    `every_seed`, all get every seed.
+    There are many wrong answers, so the seeds take turns: at another turn, each answer gets another seed. With
+    `every_seed`, every answer gets every seed.
     """
     for exercise in exercises:
         record = records()[exercise]
@@ -50,9 +50,9 @@ def trials(exercises: list[str], reduced: bool, every_seed: bool = False, turn: 
 
 
 def sampled(exercise: str, reduced: bool, turn: int) -> Iterator[Trial]:
-    """Yield every right answer of an exercise with one seed, the blank one, and a part of the wrong ones.
+    """Yield every right answer of an exercise with one seed, the blank answer, and some of the wrong ones.
 
-    Each turn takes other wrong answers and seeds, so that TURNS of them in a row have tried every wrong answer.
+    Each turn takes other wrong answers and seeds, so that TURNS successive turns try every wrong answer.
     """
     record, seeds = records()[exercise], SEEDS[turn % len(SEEDS) :] + SEEDS[: turn % len(SEEDS)]
     answers = [("right", name) for name in ("model answer", *record.right)] + [("blank", "blank")]
@@ -62,7 +62,7 @@ def sampled(exercise: str, reduced: bool, turn: int) -> Iterator[Trial]:
 
 
 def fault(trial: Trial) -> str | None:
-    """Judge an answer; return what is wrong with the result, if anything."""
+    """Judge an answer; return what is wrong with the verdict, if anything."""
     record, result = records()[trial.exercise], judged(trial)
     if trial.kind == "blank":
         return None if result.points == 0 else f"a blank answer gets {result.points} points"
@@ -77,14 +77,14 @@ def fault(trial: Trial) -> str | None:
             should_lose = 0 if not loses else part.max_points if wrong.costs is None else wrong.costs
             if not math.isclose(lost, should_lose, abs_tol=1e-9):
                 return f"loses {lost} points in place of {should_lose} for {part.name}: {_messages(result)}"
-        elif loses and lost <= 0:  # form; what other mistakes do to it is not of interest
+        elif loses and lost <= 0:  # form: how other mistakes affect it does not matter
             return f"loses nothing for {part.name}"
     return None if wrong.hint in _messages(result) else f"must hear {wrong.hint!r}, got {_messages(result)!r}"
 
 
-@functools.lru_cache(maxsize=1)  # answers are tried one exercise after the other
+@functools.lru_cache(maxsize=1)  # answers are tried exercise by exercise
 def computing_once(exercise: str) -> Record:
-    """Return the record of an exercise that computes nothing twice: dozens of answers are tried with the same cases."""
+    """Return a record with cached computations, because dozens of answers are tried on the same cases."""
     record = records()[exercise]
     if not isinstance(record, ValueRecord):
         return record
@@ -99,13 +99,13 @@ def computing_once(exercise: str) -> Record:
         return copy.deepcopy(case)
 
     once = replace(record, draw=draw, reference=_kept(record.reference))
-    for method in ("outputs", "gradients"):  # of our own answers, right and wrong
+    for method in ("outputs", "gradients"):  # of the recorded answers, right and wrong
         object.__setattr__(once, method, _kept(getattr(record, method)))
     return once
 
 
 def _kept(function: Callable) -> Callable:
-    """Return a function of a case, its last argument, that keeps its results and returns copies of them."""
+    """Return a function of a case, its last argument, that caches its results and returns copies of them."""
     results: dict[tuple, object] = {}
 
     def call(*arguments: object) -> object:
@@ -119,7 +119,7 @@ def _kept(function: Callable) -> Callable:
 
 
 def prove(tried: Iterable[Trial], workers: int | None = None) -> Iterator[tuple[Trial, str | None]]:
-    """Yield each trial with what is wrong about its grade, if anything."""
+    """Yield each trial with what is wrong with its grade, if anything."""
     return side_by_side(fault, tried, workers)
 
 
@@ -140,7 +140,7 @@ def source_of(trial: Trial) -> str:
 
 
 def judged(trial: Trial) -> ExerciseResult:
-    """Return what the judge gives for the answer that is tried."""
+    """Return the judge's result for the answer that is tried."""
     source = source_of(trial)
     record, server = computing_once(trial.exercise), answer_server(topic_of(trial.exercise), trial.reduced)
     with tempfile.TemporaryDirectory() as folder:

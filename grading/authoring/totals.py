@@ -1,7 +1,7 @@
-"""Writes how many points an assignment gives and how long it takes, where people read it, from its cells.
+"""Computes the points and the minutes of an assignment from its cells, and writes them wherever they are mentioned.
 
-The points are those of the cells. The minutes are those that exercises and questions name, `(2 points, 20 minutes)`.
-Both stand in the assignment's first cell, in the first cell of the lesson, and in the table of the README.
+The points are those of the cells. The minutes are given in exercises and questions, as in `(2 points, 20 minutes)`.
+Both appear in the assignment's first cell, in the first cell of the lesson, and in the table of the README.
 """
 
 import re
@@ -21,7 +21,7 @@ ROW = r"^(\| \[[^]]+\]\(notebooks/{topic}\.ipynb\) .* \| \d+ \+) \d+ \| \d+ \|$"
 
 @dataclass(frozen=True)
 class Totals:
-    """What an assignment gives and takes; the minutes are rounded, to half an hour beyond two hours."""
+    """The points and the minutes of an assignment; the minutes are rounded, to half an hour beyond two hours."""
 
     points: float
     minutes: int
@@ -57,9 +57,9 @@ def write_totals(root: Path) -> list[Path]:
 
 
 def _edited(path: Path, old: re.Pattern, new: str) -> list[Path]:
-    """Replace the one place that a pattern finds in a text, or in the first cell of a notebook; return what changed.
+    """Replace the only match of a pattern in a text, or in the first cell of a notebook; return the file if it changed.
 
-    A course may have no lesson and no table: what is not there is left out.
+    A course may have no lesson and no table; missing files are skipped.
     """
     if not path.is_file():
         return []

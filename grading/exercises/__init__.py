@@ -1,4 +1,4 @@
-"""The exercises of the course, found by their place: `topic_NN_name/exercise_id.py` holds the record of one."""
+"""The exercises of the course, found by path: `topic_NN_name/exercise_id.py` holds the record of one exercise."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ from transformer_lm.course.outlines import assignments, load_outline
 def topics() -> dict[str, tuple[Record, ...]]:
     """Return the records of each topic by its name, such as `01_self_attention`, in the order of the course.
 
-    Within a topic, this is the order of the cells in the released assignment. What is not released yet comes last.
+    Within a topic, records are in the order of the cells of the released assignment. Unreleased exercises come last.
     """
     found = {}
     for topic, modules in modules_by_topic(__name__).items():
@@ -26,14 +26,14 @@ def topics() -> dict[str, tuple[Record, ...]]:
 
 
 def _place_in(cells: list[str], record: Record) -> int:
-    """Return where the first check of an exercise stands among the cells of an assignment; after them, if nowhere."""
+    """Return the index of an exercise's first check among an assignment's cells, or their number if it has none."""
     return min((cells.index(part.name) for part in record.parts if part.name in cells), default=len(cells))
 
 
 def _record_in(module: ModuleType) -> Record | None:
-    """Return the record of the exercise that a module is named after; none if it holds what several exercises share.
+    """Return the record of the exercise that a module is named after, or None for a module that exercises share.
 
-    Raises ValueError if the exercise that it holds has another name.
+    Raises ValueError if the module holds an exercise with another name.
     """
     exercise = module.__name__.rpartition(".")[2].replace("_", "-")
     found = {value.id: value for value in vars(module).values() if isinstance(value, Record)}
@@ -59,30 +59,30 @@ def topic_of(exercise: str) -> str:
 
 
 def hidden_from(topic: str) -> dict[str, str]:
-    """Return what the students' package must not hold while a topic is open, with the exercises that it answers.
+    """Return the names that the students' package must not hold while a topic is open, with the exercises they answer.
 
-    Answers to this topic and to later ones are hidden; those of earlier topics are there to be used. What the package
-    needs itself of this topic is sealed instead.
+    Answers to this topic and later ones are hidden; answers to earlier topics can be used. Answers to this topic that
+    the package itself needs are sealed instead.
     """
     later = [name for name in topics() if name > topic]
     return _marked(hidden_while_open, [topic, *later]) | _marked(sealed_while_open, later)
 
 
 def sealed_in(topic: str) -> dict[str, str]:
-    """Return what the students' package runs but does not show while a topic is open, with the exercises answered.
+    """Return the names that the students' package runs but hides while a topic is open, with the exercises they answer.
 
-    Nothing is sealed in an assignment of another course.
+    Nothing is sealed in the assignments of other courses.
     """
     return _marked(sealed_while_open, [topic])
 
 
 def hidden_from_answers(topic: str) -> dict[str, str]:
-    """Return what the package must not hold where answers to a topic are judged: also what it needs itself."""
+    """Return the names that the package must not contain where answers to a topic are judged, sealed ones included."""
     return hidden_from(topic) | sealed_in(topic)
 
 
 def _marked(mark: Callable, open_topics: Iterable[str]) -> dict[str, str]:
-    """Return what has a mark and answers exercises of these topics, each with the last of these exercises."""
+    """Return the marked names that answer exercises of these topics, each with the last of these exercises."""
     marked = marked_answers(mark.__name__)
     answered = {exercise for exercises in marked.values() for exercise in exercises}
     if unknown := answered - records().keys():

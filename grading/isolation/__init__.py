@@ -1,1 +1,1 @@
-"""Where students' code runs and can do no harm: the sandbox, and all that is let into it."""
+"""The sandbox in which students' code runs without doing harm, and everything that is let into it."""

@@ -1,4 +1,4 @@
-"""Answers from the judge's side: start the answer process, run a student's cells in it, ask what they compute."""
+"""The judge's side of an answer: start the answer process, run a student's cells in it, and ask for results."""
 
 import json
 import os
@@ -22,35 +22,34 @@ from grading.isolation.student_edition import write_student_edition
 from grading.isolation.temporary import temporary_folder
 
 INSIDE = Path(__file__).parent / "inside"
-COURSE = Path("/course")  # where the student edition of the package lies inside the sandbox
+COURSE = Path("/course")  # location of the package's student edition inside the sandbox
 
 START_SECONDS = 120
 CELL_SECONDS = 10
 CALL_SECONDS = 10
-CALLS = 10_000  # of a function that an answer is given
-LONGEST_CELLS = 2 * 2**20  # characters of all cells together, as they are sent
+CALLS = 10_000  # of a function that an answer gets
+LONGEST_CELLS = 2 * 2**20  # characters of all cells together, as sent
 EXERCISE_SECONDS = 60  # for all cells and calls together
-# While an answer waits for a processor that others use, its time stands still: up to so many times the limit.
+# While an answer waits for a processor in use by others, its clock is stopped, up to so many times the limit.
 PATIENCE = 6
-SHORTEST_WAIT = 0.1  # seconds: as long as asking for them may take, on a busy machine
-ENOUGH_TO_START = 1  # seconds; an answer that has less left may be too late even where nothing is wrong
-TEXT = 2000  # characters of a text that an answer tells
+SHORTEST_WAIT = 0.1  # seconds that a request for the times may take on a busy machine
+ENOUGH_TO_START = 1  # seconds; with less time left, an answer may be late even if nothing is wrong
+TEXT = 2000  # characters of a text that an answer reports
 
 
 class AnswerEnded(Exception):
-    """The answer's process is gone, or had to be stopped: the text says how, to the student."""
+    """The answer's process has ended or had to be stopped; the text tells the student how."""
 
 
 class AnswerServer:
-    """The parent of all answers: torch is loaded once, and each answer is a confined fork of it.
+    """The parent process of all answers, which loads torch once and forks a confined process for each answer.
 
-    `hidden` names what is left out of the package `transformer_lm`, with the exercise it answers. With `reduced`, it
-    goes on where isolation is incomplete; otherwise that raises IsolationIncomplete.
+    `hidden` contains the names that are left out of the package `transformer_lm`, with the exercises they answer. With
+    `reduced`, it runs even if isolation is incomplete; otherwise that raises IsolationIncomplete.
 
-    `doubtful` counts the answers that were stopped by the clock before they had used their processor time, or that the
-    system killed. Something else may have used processor or memory: a caller can set it to 0, and try such an answer
-    again when nothing else runs.
-    `used` counts the seconds of all answers together.
+    `doubtful` counts the answers that were stopped by the clock before they had used up their processor time, or that
+    the system killed. Something else may have used processor or memory, so a caller can set it to 0 and try such an
+    answer again when nothing else runs. `used` is the number of seconds of all answers together.
     """
 
     def __init__(self, hidden: Mapping[str, str], reduced: bool = False) -> None:
@@ -116,7 +115,7 @@ class AnswerServer:
     def stop(self) -> None:
         """End the process with all its answers."""
         if self._process is not None:
-            self._control.close()  # its signal to end
+            self._control.close()  # the signal to end
             try:
                 self._process.wait(timeout=10)
             except subprocess.TimeoutExpired:
@@ -126,13 +125,13 @@ class AnswerServer:
         self._kept.close()
 
     def keep_running(self) -> None:
-        """Start the process, unless it runs. Raises ServerLost if that fails."""
+        """Start the process unless it is running. Raises ServerLost if that fails."""
         if self._process is None or self._process.poll() is not None:
             self.stop()
             self.start()
 
     def fork(self) -> socket.socket:
-        """Return a connection to a new answer. Raises ServerLost if the process is gone."""
+        """Return a connection to a new answer. Raises ServerLost if the process has ended."""
         self.keep_running()
         try:
             ours, theirs = socket.socketpair()
@@ -143,17 +142,17 @@ class AnswerServer:
         return ours
 
     def times(self) -> tuple[float, float]:
-        """Return for how many seconds the answer has run, and has waited for a processor; 0 where nobody counts them.
+        """Return the seconds that the answer has run and has waited for a processor; 0 where they are not counted.
 
-        Raises ServerLost if the process is gone.
+        Raises ServerLost if the process has ended.
         """
         told = self._ordered(b"t", 16)
         return int.from_bytes(told[:8], "big") / 1e9, int.from_bytes(told[8:], "big") / 1e9
 
     def kill(self) -> int:
-        """Kill the running answer with all it has started; return how it ended, as `os.waitpid` does.
+        """Kill the running answer and everything it has started; return how it ended, like `os.waitpid`.
 
-        Raises ServerLost if the process is gone.
+        Raises ServerLost if the process has ended.
         """
         return int.from_bytes(self._ordered(b"k", 4), "big")
 
@@ -175,12 +174,11 @@ class AnswerServer:
 
 
 class Answer:
-    """A student's cells, running; a context manager, so that nothing is left running.
+    """A student's running cells, as a context manager so that nothing is left running.
 
     Cells that hang or end their process are noted in `left_out`, and the others are run again without them in a new
-    process: `errors` tells what went wrong with each cell. `kept` holds what judges remember from part to part.
-    `folder` is where the files lie that were handed in beside the notebook. All cells and calls together have so many
-    `seconds`.
+    process. `errors` says what went wrong with each cell. `kept` holds what judges remember from part to part. `folder`
+    contains the files that were submitted with the notebook. All cells and calls together have so many `seconds`.
     """
 
     def __init__(
@@ -217,11 +215,11 @@ class Answer:
 
     @property
     def errors(self) -> dict[int, str]:
-        """What went wrong with each cell that failed, by its number, in words that follow "it"."""
+        """The errors of failed cells, by number, in words that follow "it"."""
         return self._raised | self._left_out
 
     def without_cells(self) -> "Answer":
-        """End the process, as there is one at a time, and return another that has run no cell."""
+        """End the process, because there is only one at a time, and return another that has run no cell."""
         self._end()
         return Answer(self._server, self._exercise, [], self._forbids)
 
@@ -231,11 +229,11 @@ class Answer:
         return [cell.source for cell in self._cells]
 
     def cells_of(self, name: str) -> tuple[Cell, ...]:
-        """Return the cells that are read for the form of the function or class with this name, as `cells_read` does."""
+        """Return the cells that count for the form of the function or class with this name; see `cells_read`."""
         return cells_read(name, self._cells)
 
     def _leave_out_the_longest(self) -> None:
-        """Leave out cells until the others fit into one message."""
+        """Leave out the longest cells until the others fit into one message."""
         sizes = {cell.number: len(json.dumps(cell.source)) for cell in self._cells}
         too_much = sum(sizes.values()) - LONGEST_CELLS
         for number in sorted(sizes, key=sizes.get, reverse=True):
@@ -249,7 +247,7 @@ class Answer:
         self._server.used += self._seconds - self._seconds_left
 
     def _start(self) -> None:
-        """Run the cells; a cell that takes its process with it is left out the next time."""
+        """Run the cells; a cell that kills its process is left out the next time."""
         cells = [cell for cell in self._cells if cell.number not in self._left_out]
         self._connection, self._raised = self._server.fork(), {}
         self._ran = self._waited = 0.0
@@ -276,7 +274,7 @@ class Answer:
             self._left_out[running] = str(ended)
 
     def _told(self, what: str, value: object) -> dict:
-        """Return the next message, which must say this; an answer that says anything else is ended."""
+        """Return the next message, whose entry `what` must be `value`; otherwise end the answer."""
         told, _ = self._reply(CELL_SECONDS)
         if told.get(what) != value:
             self._end()
@@ -284,22 +282,22 @@ class Answer:
         return told
 
     def ask(self, do: str, arrays: dict[str, np.ndarray] | None = None, **request: object) -> tuple[dict, dict]:
-        """Send a request and return the reply and its arrays. Raises AnswerEnded if none comes."""
+        """Send a request and return the reply with its arrays. Raises AnswerEnded if there is no reply."""
         if self._connection is None:
             raise AnswerEnded("ended its process at an earlier call")
         self._send({"do": do} | request, arrays)
         return self._reply(CALL_SECONDS)
 
     def converse(self, do: str, respond: Callable[[dict, dict], tuple[dict, dict]], **request: object) -> dict:
-        """Send a request, respond to what the answer wants to know for it, and return the reply.
+        """Send a request, respond to the answer's own requests in between, and return the reply.
 
-        Raises AnswerEnded if none comes, or if it wants to know too much.
+        Raises AnswerEnded if there is no reply, or if there are too many such requests.
         """
         reply, arrays = self.ask(do, **request)
         for _ in range(CALLS):
             if "wants" not in reply:
                 return reply
-            with self._counted():  # an answer pays for what it makes the judge compute
+            with self._counted():  # the judge's computations count as the answer's time
                 response = respond(reply, arrays)
             self._send(*response)
             reply, arrays = self._reply(CALL_SECONDS)
@@ -309,14 +307,14 @@ class Answer:
     def _send(self, table: dict, arrays: dict[str, np.ndarray] | None = None) -> None:
         self._connection.settimeout(max(0.001, min(PATIENCE * CALL_SECONDS, self._seconds_left)))
         try:
-            with self._counted():  # it may be slow to take what it is sent
+            with self._counted():  # it may be slow to receive
                 send(self._connection, table, arrays)
         except Disconnected:
             raise AnswerEnded(self._ending(self._end())) from None
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        """Take the time that something needs from what is left."""
+        """Subtract the time of the body from the time that is left."""
         start = time.monotonic()
         try:
             yield
@@ -324,7 +322,7 @@ class Answer:
             self._seconds_left -= time.monotonic() - start
 
     def _reply(self, seconds: float) -> tuple[dict, dict]:
-        """Return the next message. Ends the answer if none comes in time: the time runs for the whole message."""
+        """Return the next message. Ends the answer if the whole message does not arrive in time."""
         limit, ran = max(0.0, min(seconds, self._seconds_left)), self._ran
         awaited = _Awaited(self._connection, limit, self._newly_waited)
         try:
@@ -342,7 +340,7 @@ class Answer:
             raise AnswerEnded(self._ending(self._end())) from None
 
     def _newly_waited(self) -> float:
-        """Return for how long the answer has waited for a processor since the last time, and give it back that time."""
+        """Return how long the answer has waited for a processor since the last call, and give it that time back."""
         before = self._waited
         self._ran, self._waited = self._server.times()
         waited = min(max(0.0, self._waited - before), self._patience)
@@ -359,7 +357,7 @@ class Answer:
         return self._server.kill()
 
     def _ending(self, status: int) -> str:
-        """Return in words how a process ended that was not asked to."""
+        """Describe how a process ended that was not asked to."""
         if status & 0x7F == signal.SIGXCPU:
             return "uses more processor time than it may"
         if status & 0x7F in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS):
@@ -371,7 +369,7 @@ class Answer:
 
 
 class _Awaited:
-    """A connection whose bytes must all arrive in time; while the other side waits for a processor, no time passes."""
+    """A connection whose bytes must arrive in time, not counting the other side's wait for a processor."""
 
     def __init__(self, connection: socket.socket, seconds: float, newly_waited: Callable[[], float]) -> None:
         self._connection, self._newly_waited = connection, newly_waited
@@ -380,7 +378,7 @@ class _Awaited:
 
     @property
     def out_of_patience(self) -> bool:
-        """Whether it has taken so long that it does not matter any more what the other side waits for."""
+        """Whether so much time has passed that waiting for a processor is no longer an excuse."""
         return time.monotonic() >= self._last_end
 
     def recv(self, size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Which cells are read for the form of an answer: the one that defines it, and those with its helpers."""
+"""Finds the cells that count for the form of an answer: the one that defines it, and those with its helpers."""
 
 import re
 from collections import defaultdict
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from transformer_lm.checks.engine.source import assigned_names, defined_names, used_names
 
-LONGEST_READ = 10_000  # characters of the cells that are read for one answer
-MOST_SEARCHED = 200_000  # characters of the cells among which these are looked for
+LONGEST_READ = 10_000  # characters of the cells that count for one answer
+MOST_SEARCHED = 200_000  # characters of the cells that are searched for them
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell of a submission, by its place in the notebook; `given` are the names that exercises ask for."""
+    """A code cell of a submission, with its position in the notebook; `given` are the names that exercises ask for."""
 
     number: int
     source: str
@@ -21,11 +21,11 @@ class Cell:
 
 
 def cells_read(name: str, cells: Iterable[Cell]) -> tuple[Cell, ...]:
-    """Return the last cell that defines a function or class, with the cells whose helpers it uses, in their order.
+    """Return the last cell that defines a function or class, with the cells whose helpers it uses, in order.
 
-    Helpers are what other cells define beyond what exercises ask for. If a later cell gives the name to something else,
-    it takes part with all that define the name. Empty if no cell defines it, if the cells are too long to be read or
-    searched, or if a later one that is too long may define it again.
+    Helpers are names that other cells define and no exercise asks for. If a later cell assigns the name to something
+    else, that cell and all that define the name are included. Empty if no cell defines the name, if the cells are too
+    long to be read or searched, or if a later cell that is too long may define it again.
     """
     cells = list(cells)
     short = {cell.number: cell for cell in cells if len(cell.source) <= LONGEST_READ}
@@ -48,7 +48,7 @@ def cells_read(name: str, cells: Iterable[Cell]) -> tuple[Cell, ...]:
 
 
 def _with_helpers(first: list[int], cells: dict[int, Cell], defining: dict[str, list[int]]) -> tuple[Cell, ...]:
-    """Return cells with all that define what they use, or what these use; empty if they are too long together."""
+    """Return cells with all cells that define what they use, directly or not; empty if they are too long together."""
     waiting, taking_part, length = list(first), set(), 0
     while waiting:
         number = waiting.pop()

@@ -1,9 +1,9 @@
-"""Faults of the machine, told from faults of a submission: nobody loses a point by a full disk."""
+"""Tells faults of the machine from faults of a submission, so that no student loses points because of a full disk."""
 
 import errno
 from pathlib import Path
 
-# What no submission can bring about, whatever is in it.
+# Errors that no submission can cause.
 MACHINES = frozenset(
     {
         *(errno.ENOSPC, errno.EDQUOT, errno.EROFS),
@@ -23,18 +23,18 @@ ANY_REMEDY = "See what the machine lacks: disk, memory, or somebody who ends its
 
 
 class ServerLost(RuntimeError):
-    """The answer server can't start or is gone: a fault of the machine, never of the student's code."""
+    """The answer server can't start or has ended, which is a fault of the machine, never of the student's code."""
 
 
 class MachineFault(Exception):
-    """This machine can't grade any more; the text says why, and what to do."""
+    """This machine can't go on grading; the text says why, and what to do."""
 
 
 def is_machines(error: BaseException, submission: Path | None = None) -> bool:
-    """Tell whether an error is the machine's.
+    """Return whether an error is a fault of the machine.
 
-    Where a `submission` has been looked at before, so that its files are known to be readable, all errors of the system
-    are the machine's, apart from those at its own files: these may have been replaced.
+    If a `submission` has been inspected before, so that its files are known to be readable, all system errors are
+    faults of the machine, except errors on the submission's own files, which may have been replaced.
     """
     if isinstance(error, MemoryError | ServerLost):
         return True
@@ -45,7 +45,7 @@ def is_machines(error: BaseException, submission: Path | None = None) -> bool:
 
 
 def machine_fault(error: BaseException, student: str) -> MachineFault:
-    """Return the error that stops a run, from what happened at one student's submission, which is not to blame."""
+    """Return the error that stops a run, made from an error at one student's submission that is not its fault."""
     cause = error.__cause__ if isinstance(error, ServerLost) and error.__cause__ else error
     number = errno.ENOMEM if isinstance(cause, MemoryError) else getattr(cause, "errno", None)
     reason = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".:")[:500]

@@ -1,4 +1,4 @@
-"""The first wall around students' code: bubblewrap, with few files, no network and no view of other processes."""
+"""The first wall around students' code: bubblewrap, with few files, no network and no other processes."""
 
 import functools
 import multiprocessing
@@ -15,14 +15,14 @@ from pathlib import Path
 
 from grading.isolation.inside.confine import FILES, UNPRIVILEGED
 
-SCRATCH = "/scratch"  # the one folder inside that can be written
+SCRATCH = "/scratch"  # the only writable folder inside
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/sys/devices/system/cpu")
 INSTALL = "Install bubblewrap (Debian: sudo apt-get install bubblewrap; it needs Linux with user namespaces)."
 ROOT = os.getuid() == 0
-# Where the package would lie, with all its answers, if it was installed as a copy.
+# Where the package, with all its answers, would be if it was installed as a copy.
 INSTALLED = Path(sysconfig.get_path("purelib")) / "transformer_lm"
-# What students' code may import, with all that these require, where it is installed. Everything else is hidden, as some
-# packages hold a ready-made attention.
+# Packages that students' code may import, with their dependencies, if installed. Everything else is hidden, because
+# some packages contain ready-made attention.
 PACKAGES = (
     *("torch", "numpy", "safetensors", "matplotlib", "tqdm", "tokenizers", "sacrebleu", "pycodestyle"),
     *("ipykernel", "ipywidgets", "nbclient", "einops", "jaxtyping", "pandas", "pytest", "regex", "scikit-learn"),
@@ -31,14 +31,14 @@ PACKAGES = (
 
 
 class IsolationIncomplete(Exception):
-    """This machine can't keep students' code apart as it should."""
+    """This machine can't isolate students' code as it should."""
 
     def __init__(self, missing: list[str]) -> None:
         self.missing = missing
         super().__init__(f"isolation must be complete, but here is none for: {'; '.join(missing)}. {INSTALL}")
 
     def __reduce__(self) -> tuple:
-        return type(self), (self.missing,)  # as it comes from a worker
+        return type(self), (self.missing,)  # arguments as pickled by a worker
 
 
 def command(
@@ -50,9 +50,9 @@ def command(
 ) -> list[str]:
     """Return the command line that runs a program inside the sandbox.
 
-    Inside are the system's programs, Python with the packages that students may use (or `all_packages`), what
-    `readable` maps from outside to inside, and the folders of `writable`. Root's programs stay root inside, with the
-    right to become another user and no other, unless `own_user` is set: then they start as an unprivileged user.
+    Inside are the system's programs, Python with the packages that students may use (or `all_packages`), the files that
+    `readable` maps from outside to inside, and the folders in `writable`. Programs started by root stay root inside,
+    with only the right to become another user. If `own_user` is set, they start as an unprivileged user.
     """
     python = (Path(sys.base_prefix), Path(sys.prefix))
     system = [Path(path) for path in SYSTEM if Path(path).exists()]
@@ -65,12 +65,12 @@ def command(
         *(("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID") if ROOT else ("--unshare-user",)),
         *("--die-with-parent", "--new-session", "--clearenv"),
         *(part for name, value in environment(Path(SCRATCH)).items() for part in ("--setenv", name, value)),
-        *(part for parent in sorted(parents) for part in ("--dir", str(parent))),  # passable for every user
+        *(part for parent in sorted(parents) for part in ("--dir", str(parent))),  # every user may enter it
         *(part for outside, inside in binds.items() for part in ("--ro-bind", str(outside), str(inside))),
         *(part for folder, shown in hidden.items() if folder.is_dir() for part in _covered(folder, shown)),
         *("--proc", "/proc", "--dev", "/dev"),
         *(part for folder in (SCRATCH, "/dev/shm") for part in ("--perms", "1777", *size, "--tmpfs", folder)),
-        *("--remount-ro", "/dev"),  # else whoever is not root could leave something there
+        *("--remount-ro", "/dev"),  # otherwise a user other than root could leave something there
         *(part for folder in writable for part in ("--bind", str(folder), str(folder))),
         *("--remount-ro", "/", "--chdir", SCRATCH, "--"),
         *(_as_unprivileged() if own_user else ()),
@@ -79,7 +79,7 @@ def command(
 
 
 def environment(scratch: Path) -> dict[str, str]:
-    """Return the environment of students' code, with the one folder that can be written."""
+    """Return the environment variables of students' code, with the only writable folder."""
     return {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "HOME": str(scratch),
@@ -94,14 +94,14 @@ def environment(scratch: Path) -> dict[str, str]:
 
 
 def _covered(folder: Path, shown: Iterable[Path]) -> list[str]:
-    """Return the arguments that empty a folder, apart from what is shown of it; nothing can be left in it."""
+    """Return the arguments that hide a folder, except for the parts shown; nothing can be written to it."""
     binds = [part for path in sorted(shown) for part in ("--ro-bind", str(path), str(path))]
     return ["--tmpfs", str(folder), *binds, "--remount-ro", str(folder)]
 
 
 @functools.cache
 def _hidden_packages() -> dict[Path, set[Path]]:
-    """Return the folders of packages to cover, each with what is shown of it: of other environments, nothing."""
+    """Return the package folders to hide, each with the parts that stay visible; nothing of other environments does."""
     base, own = Path(sys.base_prefix), Path(sys.prefix)
     shown = {base / name: {own} if base / name in own.parents else set() for name in ("envs", "pkgs")}
     found = {}
@@ -117,7 +117,7 @@ def _hidden_packages() -> dict[Path, set[Path]]:
 
 
 def _importable() -> set[Path]:
-    """Return the files and folders of the packages that students may use, and of what these require."""
+    """Return the files and folders of the packages that students may use and of their dependencies."""
     paths, known, waiting = set(), set(), list(PACKAGES)
     while waiting:
         name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
@@ -136,9 +136,9 @@ def _importable() -> set[Path]:
 
 
 def own_cores() -> list[int]:
-    """Return the core for students' code that this process starts: workers side by side take different ones.
+    """Return the core for students' code that this process starts; parallel workers use different cores.
 
-    Empty where a process can't be kept on a core.
+    Empty where a process can't be bound to a core.
     """
     if not hasattr(os, "sched_getaffinity"):
         return []
@@ -148,7 +148,7 @@ def own_cores() -> list[int]:
 
 
 def _as_unprivileged() -> list[str]:
-    """Return the command that starts a program as a user who owns nothing, when this is root."""
+    """Return the command that starts a program as a user who owns nothing, if this is root."""
     if not ROOT:
         return []
     return ["setpriv", f"--reuid={UNPRIVILEGED}", f"--regid={UNPRIVILEGED}", "--clear-groups", "--inh-caps=-all"]
@@ -156,7 +156,7 @@ def _as_unprivileged() -> list[str]:
 
 @functools.cache
 def missing_walls() -> tuple[str, ...]:
-    """Return which protections this machine can't give, in words; none if isolation is complete."""
+    """Return the protections that this machine lacks, in words; empty if isolation is complete."""
     if shutil.which("bwrap") is None:
         return ("a user, files, network and processes of their own (bubblewrap is not installed)",)
     confine = Path(__file__).parent / "inside" / "confine.py"

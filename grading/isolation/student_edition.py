@@ -1,4 +1,4 @@
-"""The package as students get it while exercises are open: their answers are gone, the rest is the same to the byte."""
+"""Writes the package as students get it while exercises are open, without their answers and otherwise unchanged."""
 
 import ast
 import functools
@@ -8,9 +8,9 @@ from pathlib import Path
 from transformer_lm.course.unsealing import seal, sealed_path
 
 PACKAGE = Path(__file__).parents[2] / "transformer_lm"
-# No others: what Python and editors leave beside such files may hold answers.
+# No other files, because those that Python and editors leave behind may contain answers.
 SUFFIXES = (".py", ".js", ".json", ".md", ".safetensors", ".toml")
-# The last lines of a module of which a part is sealed.
+# The last lines of a module with sealed parts.
 UNSEAL = b"""
 
 # What is left out above is sealed: the package needs it to train models while its exercise is open.
@@ -26,11 +26,11 @@ def write_student_edition(folder: Path, hidden: Mapping[str, str], sealed: Mappi
     """Copy the package into a folder without the answers in `hidden`, and return where the copy is.
 
     `hidden` maps `module.function`, `module.Class.method` or `module.Class` (all its methods) to the id of the exercise
-    that it answers. Signature and docstring stay; the body becomes an error that names the exercise. What is `sealed`
-    cannot be read either, but the package can use it: see transformer_lm/course/unsealing.py.
+    that it answers. Signature and docstring stay; the body becomes an error that names the exercise. Functions in
+    `sealed` can't be read either, but the package can use them; see transformer_lm/course/unsealing.py.
 
     Raises ValueError, before anything is written, if a name hides nothing or would leave a lambda readable, or if the
-    folder holds a copy already: what ran there may have left compiled answers.
+    folder already contains a copy, in which compiled answers may be left.
     """
     edition = folder / PACKAGE.name
     if edition.exists():
@@ -51,14 +51,14 @@ def write_student_edition(folder: Path, hidden: Mapping[str, str], sealed: Mappi
 
 @functools.cache
 def marked_answers(mark: str) -> dict[str, tuple[str, ...]]:
-    """Return what has a mark of transformer_lm/answers.py, as `module.name`, with the exercises that it answers."""
+    """Return everything marked by transformer_lm/answers.py, as `module.name`, with the exercises that it answers."""
     files = [path for path in sorted(PACKAGE.rglob("*.py")) if f"@{mark}".encode() in path.read_bytes()]
     modules = {".".join(_module(file.relative_to(PACKAGE))): ast.parse(file.read_bytes()) for file in files}
     return {name: exercises for module, tree in modules.items() for name, exercises in _marked(tree, module, mark)}
 
 
 def _marked(scope: ast.AST, scope_name: str, mark: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield what has a mark in a module, or in a class or an `if` of it, with the arguments of the mark."""
+    """Yield everything marked in a module, its classes and its `if` statements, with the arguments of the mark."""
     for node in ast.iter_child_nodes(scope):
         name = f"{scope_name}.{getattr(node, 'name', '')}".rstrip(".")
         for decorator in getattr(node, "decorator_list", ()):
@@ -69,12 +69,12 @@ def _marked(scope: ast.AST, scope_name: str, mark: str) -> Iterator[tuple[str, t
 
 
 def _module(file: Path) -> list[str]:
-    """Return the name of a module in parts, without that of the package."""
+    """Return the parts of a module's name, without the package."""
     return [part for part in file.with_suffix("").parts if part != "__init__"]
 
 
 def _without_answers(contents: Mapping[Path, bytes], hidden: Mapping[str, str]) -> dict[Path, bytes]:
-    """Return the modules without the answers in `hidden`. Raises ValueError if one of these is in no module."""
+    """Return the modules without the answers in `hidden`. Raises ValueError if an answer is not in any module."""
     found, texts = set(), {}
     for file in [file for file in contents if file.suffix == ".py"]:
         module = _module(file)
@@ -94,9 +94,9 @@ def _without_answers(contents: Mapping[Path, bytes], hidden: Mapping[str, str]) 
 def _answers(
     scope: ast.AST, scope_name: str, hidden: Mapping[str, str], answer: str | None = None
 ) -> Iterator[tuple[str, Function]]:
-    """Yield the functions to hide, in order, each with its name in `hidden` or that of its class, the `answer`.
+    """Yield the functions to hide, in order, each with the name in `hidden` of the function or its class, the `answer`.
 
-    A name may stand for several: an overloaded function, a property with its setter, the two branches of an `if`.
+    A name may refer to several functions: overloads, a property and its setter, the two branches of an `if`.
     """
     for node in ast.iter_child_nodes(scope):
         if isinstance(node, ast.Lambda) and answer:
@@ -104,7 +104,7 @@ def _answers(
         if not isinstance(node, Function | ast.ClassDef):
             yield from _answers(node, scope_name, hidden, answer)
             continue
-        name = f"{scope_name}.{node.name}".removeprefix(".")  # there is no module's name in front of __init__.py's own
+        name = f"{scope_name}.{node.name}".removeprefix(".")  # names in __init__.py have no module name in front
         listed = name if name in hidden else answer
         if isinstance(node, ast.ClassDef):
             yield from _answers(node, name, hidden, listed)
@@ -113,11 +113,11 @@ def _answers(
 
 
 def _hide_body(lines: list[bytes], function: Function, message: str) -> None:
-    """Replace the lines of a function, from the colon to its last comment, by its docstring and an error."""
+    """Replace the lines of a function, from the colon to its last comment, with its docstring and an error."""
     first = function.body[0]
     start, end = first.lineno - 1, function.end_lineno
     indent = _indent(lines[function.lineno - 1])
-    signature = lines[start][: first.col_offset].rstrip()  # empty unless the body stands in the same line
+    signature = lines[start][: first.col_offset].rstrip()  # empty unless the body is on the same line
     body = [signature + b"\n"] if signature else []
     if ast.get_docstring(function) is not None:
         docstring = b"".join(lines[start : first.end_lineno])

@@ -1,1 +1,1 @@
-"""How an answer gets its points: records of exercises, and the judge."""
+"""Decides the points of an answer: the records of exercises, and the judge."""

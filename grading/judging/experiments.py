@@ -1,7 +1,7 @@
-"""The judge of experiments: a model of our own is trained with the settings that a student reports.
+"""The judge of experiments, which trains its own model with the settings that a student reports.
 
-The report is all that comes from the answer process, as plain numbers. So a point is earned by settings that
-work, not by numbers that look well; no student's code is trained.
+Only the report comes from the answer process, as plain numbers. So points are earned by settings that work, not by
+numbers that look good, and no student's code is trained.
 """
 
 import functools
@@ -18,15 +18,15 @@ from transformer_lm.datasets import Dataset, load_imdb_synth, load_xor
 from transformer_lm.modeling_classifier import make_classifier
 from transformer_lm.training.classifiers import train_classifier
 
-# Settings that reach the goal with 3 seeds of 5 get there with fewer than two of these once in 120 times.
+# Settings that reach the goal with 3 of 5 seeds reach it with fewer than two of these once in 120 times.
 TRIES, ENOUGH = 8, 2
-# The loss of one who says 50 % everywhere is 0.693. Without any training, one seed in ten gets 3 of 4 pairs of XOR
-# right by luck, and one in twenty also has a loss below this.
+# A model that always predicts 50 % has a loss of 0.693. Without training, one seed in ten gets 3 of 4 pairs of XOR
+# right by chance, and one in twenty also has a loss below this.
 LEARNED = 0.69
 
 
 def reproduced(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
-    """Judge a report: its accuracies must be possible, and its settings must reach the goal here as well."""
+    """Judge a report: its accuracies must be possible, and its settings must reach the goal here too."""
     exercise: ExperimentExercise = record.public
     reply, _ = answer.ask("report", name=record.defines)
     failed = failure_told(reply)

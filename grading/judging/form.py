@@ -1,4 +1,4 @@
-"""Judges of form: shape comments, style, length. They take points off those of the other parts, or add to them."""
+"""Judges of form (shape comments, style, length), which take points off the other parts or add points."""
 
 import ast
 import random
@@ -14,17 +14,17 @@ from transformer_lm.checks.engine.source import parsed
 from transformer_lm.checks.engine.style import FEW, TRIED, listed, statements, unread
 from transformer_lm.checks.engine.verdict import Mark
 
-SHAPES_COST = 1  # however many comments are missing or wrong
-STYLE_COSTS = 0.25  # each finding
+SHAPES_COST = 1  # regardless of how many comments are missing or wrong
+STYLE_COSTS = 0.25  # per finding
 STYLE_COST = 1  # at most
 SHORT_EARNS = 1
-SHOWN = 40  # characters of a cell that it is known by
+SHOWN = 40  # characters of a cell that identify it
 
 SHAPES = "to compare your shape comments with the shapes that occur"
 
 
 def shape_comments(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
-    """Judge the comments that give shapes, by the shapes that occur."""
+    """Judge the comments that give shapes by the shapes that occur."""
     source = _joined(answer.cells_of(record.defines))
     if not source:
         return _unreadable(SHAPES, SHAPES_COST, record)
@@ -54,17 +54,17 @@ def shape_comments(record: ValueRecord, part: Part, answer: Answer, rng: random.
 
 
 def _off(points: float, tried: str, yours: str, expected: str, known: str) -> Mark:
-    """Return the mark that takes points off, and why."""
+    """Return the mark that takes points off, with the reason."""
     return Mark(-points, failure=CheckFailed(tried, yours, expected, known).failure)
 
 
 def _joined(cells: tuple[Cell, ...]) -> str:
-    """Return the text of cells as one."""
+    """Return the text of all cells, joined."""
     return "\n\n\n".join(cell.source.strip("\n") for cell in cells)
 
 
 def _read(answer: Answer, do: str, **what: object) -> dict:
-    """Return what a process finds in a text that has run no student's code, and that may not read for ever.
+    """Return what a process that has run no student's code finds in a text, within a time limit.
 
     Raises AnswerEnded if it takes too long.
     """
@@ -74,12 +74,12 @@ def _read(answer: Answer, do: str, **what: object) -> dict:
 
 
 def _lines_with_shapes(source: str) -> int:
-    """Return how many lines have a comment that looks like a shape."""
+    """Return the number of lines with a comment that looks like a shape."""
     return sum(map(_looks_like_a_shape, source.splitlines()))
 
 
 def _statements(source: str) -> int:
-    """Return how many statements may make a tensor when the answer is called: an `__init__` makes layers."""
+    """Return the number of statements that may create a tensor when the answer is called, `__init__` excluded."""
     tree = parsed(source) or ast.Module([], [])
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     called = {node for function in functions if function.name != "__init__" for node in ast.walk(function)}
@@ -87,7 +87,7 @@ def _statements(source: str) -> int:
 
 
 def _looks_like_a_shape(line: str) -> bool:
-    """Tell whether a line ends in a comment with a comma between brackets."""
+    """Return whether a line ends in a comment with a comma between brackets."""
     comment = line.partition("#")[2]
     opened = min((place for place in map(comment.find, "([") if place >= 0), default=len(comment))
     return "," in comment[opened : max(map(comment.rfind, ")]"), default=0)]
@@ -99,7 +99,7 @@ def _unreadable(tried: str, cost: float, record: ValueRecord) -> Mark:
 
 
 def style(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
-    """Judge the cell by PEP 8: each finding takes off a little, up to a limit."""
+    """Judge the cell by PEP 8; each finding takes off a fraction of a point, up to a limit."""
     cells = answer.cells_of(record.defines)
     if not cells:
         return _unreadable(TRIED, STYLE_COST, record)
@@ -126,7 +126,7 @@ def _beginning(cell: Cell) -> str:
 
 
 def short_forward(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
-    """Give an extra point for a short answer that can be read, if everything before is right."""
+    """Give an extra point for a short and readable answer, if all previous parts are right."""
     word = unread("\n".join(answer.sources))
     if word:
         return f"The extra point is for a forward that is written out: leave out {word} in all your cells."

@@ -1,6 +1,6 @@
-"""Judges of topic 05: a claim about a head is measured again, and a detector is tried on heads that nobody has seen.
+"""Judges of topic 05: a claim about a head is measured again, and a detector is tested on unseen heads.
 
-All models run here, in the trusted process. A claim comes as plain numbers and a name; a detector gets arrays.
+All models run here, in the trusted process. A claim consists of plain numbers and a name; a detector gets arrays.
 """
 
 import functools
@@ -42,18 +42,18 @@ from transformer_lm.training.checkpoints import load_model
 
 LENGTH = 20_000  # characters of a text
 
-# The rule of `find_heads`: what a pattern needs to count, and how far a decision must stay from every other one: in
-# models far, and in heads that are made up, whose weights are exact, only further than rounding goes.
+# The rule of `find_heads`: what a pattern needs to count, and how clear a decision must be. In models, the margin is
+# large; in made-up heads, whose weights are exact, it only exceeds rounding errors.
 SCORE, EXCESS, CLEAR, EXACT = 0.35, 0.2, 0.05, 0.004
 NO_PATTERN = -1
 
 TRAINED = Path(__file__).parent / "trained_heads"
 MADE_UP = {"b": 3, "h": 41, "n": 17, "p": 15}
-TIMES, PLANTED = 2, 2  # made up again, and models
-B, N = 6, 40  # texts, and characters of each
-# In repeated random text, no other pattern has a meaning.
+TIMES, PLANTED = 2, 2  # rounds of made-up heads, and models
+B, N = 6, 40  # number of texts, and characters in each
+# In repeated random text, no other pattern is meaningful.
 IN_REPEATS = ("current", "previous", "first", "duplicate", INDUCTION)
-# In the toy grammar there are no capitals: of two masks that are the same, one is enough.
+# The toy grammar has no capital letters, so two of the masks would be the same.
 IN_SENTENCES = tuple(name for name in PATTERNS if name not in ("same_letter", INDUCTION))
 
 Mask = NDArray[np.bool_]
@@ -63,28 +63,28 @@ Mask = NDArray[np.bool_]
 
 
 def claimed_numbers(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
-    """Judge the scores of a claim: they must be what is measured on text drawn for this submission."""
+    """Judge the scores of a claim: they must agree with those measured on text drawn for this submission."""
     claim, found = _measured(record, answer, rng)
     record.public.check_numbers(claim, found, lenient=True)
     return "Right: score, chance and null are as measured on text drawn for this submission."
 
 
 def claimed_pattern(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
-    """Judge whether the head does what is claimed, by the rule of `find_heads`."""
+    """Judge by the rule of `find_heads` whether the head does what is claimed."""
     claim, found = _measured(record, answer, rng)
     record.public.check_pattern(claim, found, lenient=True)
     return f"Right: head {claim.head} of layer {claim.layer} does that."
 
 
 def claimed_ablation(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
-    """Judge the change of the loss: it must be what is measured, and large enough to say that the head matters."""
+    """Judge the change in the loss: it must agree with the measured one and be large enough for a head that matters."""
     claim, found = _measured(record, answer, rng)
     record.public.check_ablation(claim, found, lenient=True)
     return "Right: without the head, the loss rises as claimed."
 
 
 def _measured(record: Record, answer: Answer, rng: random.Random) -> tuple[Claim, Found]:
-    """Return the claim and what is measured of it, once for all parts; raise CheckFailed if it says nothing."""
+    """Return the claim and its measured values, measured once for all parts; raise CheckFailed if there is no claim."""
     if "claim" not in answer.kept:
         exercise: ClaimExercise = record.public
         reply, _ = answer.ask("report", name=record.defines, texts=TEXT)
@@ -103,7 +103,7 @@ def _measured(record: Record, answer: Answer, rng: random.Random) -> tuple[Claim
 
 @dataclass(frozen=True)
 class Heads:
-    """The attention of a model's heads on some texts, and the patterns that they might follow, by name.
+    """The attention weights of a model's heads on some texts, and the patterns that they might follow, by name.
 
     Shapes:
         weights   (b, h, i, j)
@@ -119,15 +119,16 @@ class Heads:
 
     @property
     def arrays(self) -> dict[str, NDArray]:
-        """What an answer is given."""
+        """The arrays that an answer gets."""
         return {"weights": self.weights, "patterns": self.patterns, "by_place": self.by_place}
 
 
 def unseen(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
-    """Judge a detector by heads drawn for this submission: made up, planted in models, and trained ones on new text.
+    """Judge a detector on heads drawn for this submission: made up, planted in models, and trained ones on new text.
 
-    Heads that are too near another decision are left out. All points are for all heads. Half of them are for a detector
-    that names no head that clearly does nothing, and names half of the others or more: what it finds can be trusted.
+    Heads that are too close to another decision are left out. A detector that is right about all heads gets full
+    points. It gets half of them if it can be trusted: it names no head that clearly does nothing, and at least half of
+    the others.
     """
     outcome = Outcome()
     for heads in (*_made_up(rng, record), *_planted(rng), *_trained(rng)):
@@ -142,19 +143,19 @@ def unseen(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) 
 
 @dataclass
 class Outcome:
-    """How often a detector was right so far, and about which heads it was not."""
+    """Counts how often a detector was right so far, and about which kinds of heads it was wrong."""
 
     total: int = 0
     right: int = 0
     invented: int = 0  # names for heads that clearly do nothing
     nearly: int = 0  # names for heads that almost do something
     others: int = 0  # heads that do something
-    named: int = 0  # those of them that are said to do that
+    named: int = 0  # those of them that are named correctly
     missed: set[str] = field(default_factory=set)
     renamed: set[str] = field(default_factory=set)
 
     def add(self, found: NDArray, expected: NDArray[np.int64], sure: Mask, names: Sequence[str]) -> None:
-        """Count what a detector says of heads, (h), beside what they do, (h), and whether that is beyond doubt, (h)."""
+        """Compare a detector's result for heads, (h), with what they do, (h), and whether that is beyond doubt, (h)."""
         self.total += len(expected)
         for theirs, ours, is_sure in zip(found.tolist(), expected.tolist(), sure.tolist(), strict=True):
             self.right += theirs == ours
@@ -169,11 +170,11 @@ class Outcome:
 
     @property
     def can_be_trusted(self) -> bool:
-        """Whether no head was named that clearly does nothing, and half of the others or more are right."""
+        """Whether no head that clearly does nothing was named, and at least half of the others are right."""
         return not self.invented and 2 * self.named >= self.others
 
     def failed(self) -> CheckFailed:
-        """Return what to say of a detector that is wrong somewhere: about which kinds of heads, and no number."""
+        """Return the failure of a detector: the kinds of heads that it is wrong about, without numbers."""
         yours = [f"{self.right} are right"]
         hint = "It mixes patterns up: the one that exceeds its own baseline most gives the name."
         if self.renamed:
@@ -192,7 +193,7 @@ class Outcome:
 
 
 def _asked(record: Record, answer: Answer, heads: Heads) -> NDArray:
-    """Return what a detector says of each head, or raise CheckFailed if that is not a row of numbers."""
+    """Return what a detector says about each head, or raise CheckFailed if that is not a list of numbers."""
     reply, found = answer.ask("call", heads.arrays, name=record.defines, build=True)
     failed = failure_told(reply)
     if failed:
@@ -209,7 +210,7 @@ def _asked(record: Record, answer: Answer, heads: Heads) -> NDArray:
 def decisions(
     weights: NDArray[np.float64], patterns: Mask, by_place: Mask
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return what each head does, (h), and how clear that is, (h): how far every score and excess is from another."""
+    """Return what each head does, (h), and the margin, (h), of scores and excesses against any other decision."""
     margin, excess = margins(weights, patterns, by_place)
     best = np.where(margin >= 0, excess, -1).argmax(axis=0)  # (h,)
     found = (margin >= 0).any(axis=0)
@@ -222,8 +223,9 @@ def decisions(
 def margins(
     weights: NDArray[np.float64], patterns: Mask, by_place: Mask
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return how far each pattern is from not counting, or below 0 from counting, and by how much it exceeds its
-    baseline, (p, h) each; -1 if no query has such a key.
+    """Return how far each pattern is above counting, or below 0 if it does not count, and its excess, (p, h) each.
+
+    The excess is over the pattern's baseline. Both are -1 if no query has such a key.
     """
     nulls = np.broadcast_to(reference_null(weights), weights.shape)
     found, excesses = [], []
@@ -236,7 +238,7 @@ def margins(
 
 
 def _made_up(rng: random.Random, record: ValueRecord) -> Iterator[Heads]:
-    """Yield heads that are no model's, as those of the student's own check are."""
+    """Yield made-up heads, like those of the student's own check."""
     names = ("a drawn mask",) * MADE_UP["p"]
     for _ in range(TIMES):
         case = record.draw(rng, MADE_UP)
@@ -244,7 +246,7 @@ def _made_up(rng: random.Random, record: ValueRecord) -> Iterator[Heads]:
 
 
 def _planted(rng: random.Random) -> Iterator[Heads]:
-    """Yield models whose heads do what a random plan says, on random texts."""
+    """Yield models whose heads follow a random plan, with random texts."""
     tokenizer = planted_tokenizer()
     for _ in range(PLANTED):
         seed, sharpness = rng.getrandbits(32), rng.uniform(7, 20)
@@ -254,7 +256,7 @@ def _planted(rng: random.Random) -> Iterator[Heads]:
 
 
 def _plan(rng: random.Random) -> list[list[str]]:
-    """Return what three layers of four heads do; in each, one does nothing."""
+    """Return what each of four heads in three layers does; in each layer, one does nothing."""
     needs_copies = ("word_start", INDUCTION)
     kinds = [kind for kind in KINDS if kind not in (*needs_copies, *NOTHING, "previous")] + ["offset 2", "offset 5"]
     plan = []
@@ -266,7 +268,7 @@ def _plan(rng: random.Random) -> list[list[str]]:
 
 
 def _trained(rng: random.Random) -> Iterator[Heads]:
-    """Yield trained models, each on sentences and on repeated random text that are drawn now."""
+    """Yield trained models, each on newly drawn sentences and repeated random text."""
     for model, tokenizer in _models():
         yield _heads(rng, model, tokenizer, toy_tokens(rng, tokenizer, B, N), IN_SENTENCES)
         repeats = repeated_tokens(tokenizer.vocab_size, B, N, _generator(rng))
@@ -281,7 +283,7 @@ def _models() -> list[tuple[nn.Module, Tokenizer]]:
 def _heads(
     rng: random.Random, model: nn.Module, tokenizer: Tokenizer, tokens: Tensor, patterns: Sequence[str]
 ) -> Heads:
-    """Return the heads of all layers in a row, on these texts, with the patterns in random order."""
+    """Return the heads of all layers on these texts, with the patterns in random order."""
     names = tuple(rng.sample(patterns, len(patterns)))
     weights = torch.cat(list(record_attention(model, tokens).values()), dim=1)  # (b, h, i, j)
     masks = torch.stack([PATTERNS[name](tokens, Alphabet.of(tokenizer)) for name in names])
@@ -292,7 +294,7 @@ def _heads(
 
 
 def toy_tokens(rng: random.Random, tokenizer: Tokenizer, b: int, n: int) -> Tensor:
-    """Return slices of a text of the toy grammar that is drawn now, (b, n)."""
+    """Return slices of a newly drawn text of the toy grammar, (b, n)."""
     drawn, text = sentences(random.Random(rng.getrandbits(64))), ""
     while len(text) < LENGTH:
         text += next(drawn) + "\n"

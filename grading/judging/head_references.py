@@ -1,11 +1,11 @@
-"""What heads score, in float64 NumPy, for the exercises that ask for it and for those held against it."""
+"""Reference values for heads, in float64 NumPy, for the exercises that compute them and those compared with them."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 
 def reference_profile(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean weight at each distance, (h, n), for weights (b, h, i, j): summed up query by query."""
+    """Return the mean weight at each distance, (h, n), for weights (b, h, i, j), summed query by query."""
     b, h, n, _ = weights.shape
     sums = np.zeros((h, n))
     for query in range(n):
@@ -31,6 +31,6 @@ def reference_null(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     profile = reference_profile(weights)  # (h, n)
     null = np.zeros(weights.shape[1:])
     for query in range(null.shape[1]):
-        given = profile[:, query::-1]  # the first key is the furthest
+        given = profile[:, query::-1]  # the first key is the furthest away
         null[:, query, : query + 1] = given / given.sum(axis=1, keepdims=True)
     return null

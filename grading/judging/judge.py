@@ -1,7 +1,7 @@
-"""The judge: draws inputs, asks an answer what it makes of them, compares with the reference, gives points and reasons.
+"""The judge: draws inputs, compares an answer's outputs with the reference, and gives points with reasons.
 
-It never runs a student's code. It sees arrays that another process has computed from inputs drawn after the
-submission was fixed; a point is earned only by computing the right numbers.
+It never runs a student's code. It sees arrays that another process has computed from inputs drawn after the submission
+was made, so points are earned only by computing the right numbers.
 """
 
 import functools
@@ -35,30 +35,30 @@ from transformer_lm.checks.engine.verdict import Failure, Mark
 from transformer_lm.shapes import in_words
 from transformer_lm.test_values import Case
 
-FLOAT32 = 2.0**-24  # the largest relative error of rounding once
-ROUNDINGS = 64  # how many such errors, all of them at their worst, a right answer may gather
+FLOAT32 = 2.0**-24  # largest relative error of a single rounding
+ROUNDINGS = 64  # number of such errors, in the worst case, that a right answer may accumulate
 TRIALS = 4
-TEXT = 2000  # characters of a text that an answer tells
-MANY = 1000  # matrix products of a call that are not counted further
-WIDEST = 1000  # of a linear layer that an answer tells of: larger than any that is asked for
-LONGEST = 40  # positions in a case of sizes that nobody knows before
+TEXT = 2000  # characters of a text that an answer reports
+MANY = 1000  # matrix products of a call; no more are counted
+WIDEST = 1000  # of a linear layer that an answer reports: larger than any that an exercise asks for
+LONGEST = 40  # positions in a case with unpredictable sizes
 
-# How far from the reference each output may be: one number, or one for each entry.
+# The tolerance of each output: one number, or one for each entry.
 Tolerances = dict[str, float | np.ndarray]
-# Returns whether a part is right, from an answer's outputs, the case, the right outputs and how far off they may be.
+# Returns whether a part is right, given an answer's outputs, the case, the right outputs and their tolerances.
 Rule = Callable[[Arrays, Arrays, Arrays, Tolerances], bool]
-# Returns the outputs as a rule gets them, from an answer's outputs, the case and the right outputs.
+# Returns the outputs as a rule gets them, given an answer's outputs, the case and the right outputs.
 Reading = Callable[[Arrays, Arrays, Arrays], Arrays]
 
 
 def of_the_right_shape(outputs: Arrays, case: Arrays, expected: Arrays) -> Arrays:
-    """Return the outputs whose shape is as it should be: no other is shown to a rule."""
+    """Return the outputs of the right shape; a rule sees no others."""
     return {name: array for name, array in outputs.items() if array.shape == expected[name].shape}
 
 
 @dataclass(frozen=True)
 class PartResult:
-    """The points of one part of an exercise, and why."""
+    """The points of one part of an exercise, with the reason."""
 
     name: str
     points: float
@@ -67,11 +67,11 @@ class PartResult:
 
     @property
     def message(self) -> str:
-        """What there is to say about it, for a reader."""
+        """The message for the student."""
         return self.mark.message
 
     def as_table(self) -> dict:
-        """Return it as JSON can hold it."""
+        """Return a table that can be stored as JSON."""
         failure = self.mark.failure
         return {
             "name": self.name,
@@ -97,7 +97,7 @@ class ExerciseResult:
 
     @property
     def max_points(self) -> float:
-        """The most points that can be earned."""
+        """The maximum of points."""
         return sum(part.max_points for part in self.parts)
 
     def as_table(self) -> dict:
@@ -121,12 +121,12 @@ def judge(
     seconds: float = EXERCISE_SECONDS,
     stop_at_loss: bool = False,
 ) -> ExerciseResult:
-    """Return the points for an exercise after running the cells; the one with the number `solution` answers it.
+    """Return the points for an exercise after running the cells; the cell with the number `solution` answers it.
 
-    The inputs are drawn from `seed`, or from the system's randomness without it. `left_out` remembers cells that took
-    their process with them, from one exercise of a submission to the next. `folder` is where files that were handed in
-    beside the notebook lie. The answer has so many `seconds`. With `stop_at_loss`, the parts after the first one that
-    loses points get none: no part makes up for another.
+    The inputs are drawn from `seed`, or from the system's randomness if there is none. `left_out` remembers cells that
+    killed their process, from one exercise of a submission to the next. `folder` contains the files that were submitted
+    with the notebook. The answer has so many `seconds`. With `stop_at_loss`, all parts after the first that loses
+    points get none, because no part makes up for another.
     """
     rng = random.Random(secrets.randbits(64) if seed is None else seed)
     results: list[PartResult] = []
@@ -154,7 +154,7 @@ def judge(
 
 
 def _possible(part: Part, mark: Mark, before: list[PartResult]) -> float:
-    """Return the points of a part: what is taken off is never more than there is, and only a full score gets more."""
+    """Return the points of a part: deductions never exceed the points so far, and extra points need a full score."""
     points, full = sum(part.points for part in before), sum(part.max_points for part in before)
     if mark.points > part.points and points < full:
         return part.points
@@ -162,7 +162,7 @@ def _possible(part: Part, mark: Mark, before: list[PartResult]) -> float:
 
 
 def _require_name(answer: Answer, name: str, cells: list[Cell], solution: int) -> None:
-    """Raise CheckFailed unless the cells define a name; say what went wrong with the cell that should."""
+    """Raise CheckFailed unless the cells define a name; the message says what went wrong with the cell that should."""
     if answer.ask("defines", name=name)[0].get("defined"):
         return
     yours, known, error = f"nothing is called {name}", hint("name-changed"), ""
@@ -184,13 +184,12 @@ def values(
     rule: Rule | None = None,
     reading: Reading = of_the_right_shape,
 ) -> Mark:
-    """Judge what an answer computes, called in every way that the student's own check knows, and in some more.
+    """Judge what an answer computes, called in every way that the student's own check uses, and a few more.
 
-    Every output must be right, or with a `rule` what the rule asks for, of the outputs as they are read; a known
-    mistake that costs some of the points costs these, whatever else is wrong. A known mistake that this part is not
-    about costs nothing here: then everything must be as that mistake makes it. The last part of an exercise is about
-    all that the others leave out: gradients, what becomes of the inputs, one sequence alone, sizes of one, and inputs
-    that are not contiguous.
+    Every output must be right or, with a `rule`, satisfy the rule. A known mistake that costs some of the points costs
+    just these, whatever else is wrong. A known mistake that belongs to another part costs nothing here; then everything
+    must be as that mistake makes it. The last part of an exercise covers all that the others leave out: gradients,
+    changed inputs, single sequences, sizes of 1, and inputs that are not contiguous.
     """
     if "mistakes" not in answer.kept:
         answer.kept["mistakes"] = _Mistakes(record, record.draw(rng, record.first_sizes))
@@ -211,19 +210,19 @@ def values(
 def part_values(
     rule: Rule, reading: Reading = of_the_right_shape
 ) -> Callable[[ValueRecord, Part, Answer, random.Random], Mark]:
-    """Return the judge of a part that needs only some of the outputs to be right, as the rule says."""
+    """Return the judge of a part that needs only some of the outputs to be right, according to the rule."""
     return functools.partial(values, rule=rule, reading=reading)
 
 
 def right(name: str, outputs: Arrays, expected: Arrays, allowed: Tolerances) -> bool:
-    """Return whether an output is there and as it should be."""
+    """Return whether an output is present and right."""
     if name not in outputs or outputs[name].shape != expected[name].shape:
         return False
     return bool((_differences(outputs[name], expected[name]) <= allowed[name]).all())
 
 
 class _Cases:
-    """The cases of an answer by their names in CALLS, each drawn when it is asked for first."""
+    """The cases of an answer by their names in CALLS, each drawn on first use."""
 
     def __init__(self, record: ValueRecord, first: Arrays, rng: random.Random) -> None:
         reads = record.public.reads
@@ -243,21 +242,21 @@ class _Cases:
 
 
 def _fresh_sizes(record: ValueRecord, rng: random.Random) -> dict[str, int]:
-    """Return sizes that nobody could know before, all different; lengths may be larger than other sizes."""
+    """Return unpredictable sizes, all different; lengths may be larger than other sizes."""
     sizes = dict(zip(record.first_sizes, rng.sample(range(2, 13), len(record.first_sizes)), strict=True))
     lengths = [name for name in record.other_length if name != "b"]
     return sizes | dict(zip(lengths, rng.sample(range(18, LONGEST + 1), len(lengths)), strict=True))
 
 
 class _Mistakes:
-    """What known mistakes make of the first case, computed when it is asked for; the parts of an exercise share it."""
+    """The outputs of known mistakes for the first case, computed on demand and shared by the parts of an exercise."""
 
     def __init__(self, record: ValueRecord, case: Arrays) -> None:
         self.record, self.case = record, case
         self._made: dict[str, dict[str, torch.Tensor]] = {}
 
     def made(self, wrong: WrongAnswer) -> dict[str, torch.Tensor]:
-        """Return the outputs of the case with that mistake."""
+        """Return the outputs of the case with this mistake."""
         if wrong.name not in self._made:
             self._made[wrong.name] = tensors(self.record.outputs(wrong.source, self.case))
         return self._made[wrong.name]
@@ -273,7 +272,7 @@ class _Mistakes:
 
 
 class _Trial:
-    """The calls of one answer, each compared with the reference, or with what a known mistake makes of it."""
+    """The calls of one answer, each compared with the reference or with a known mistake."""
 
     def __init__(
         self,
@@ -290,12 +289,12 @@ class _Trial:
         self.is_last = part == [part for part in record.parts if part.points][-1]
         self.calls = 0
         self.everything_is_right = True  # so far
-        self.mistake: WrongAnswer | None = None  # that explains everything
-        self.lesser: WrongAnswer | None = None  # that the rule accepts, for some of the points
-        self.failure: Failure | None = None  # what was found first, if a known mistake explains it
+        self.mistake: WrongAnswer | None = None  # the mistake that explains everything
+        self.lesser: WrongAnswer | None = None  # a mistake that the rule accepts, for some of the points
+        self.failure: Failure | None = None  # the first finding, if a known mistake explains it
 
     def mark(self) -> Mark:
-        """Return the points and what to say, after all calls."""
+        """Return the points and the message after all calls."""
         mistake = self.lesser or self.mistake
         if mistake and self.part.name in self.record.fails(mistake):
             return Mark(self.part.points - mistake.costs, failure=self.failure)
@@ -307,15 +306,15 @@ class _Trial:
         return Mark(self.part.points, praise)
 
     def asks(self, call: Call) -> bool:
-        """Return whether a call is about this part, and can say something about this answer."""
-        if call.case == "size one":  # of one position, for example, nothing is masked
+        """Return whether a call is about this part and is informative for this answer."""
+        if call.case == "size one":  # for example, with one position nothing is masked
             return bool(self.record.ones) and (self.rule is None or self.is_last)
         if call.case == "other sizes":  # with such large numbers, a mistake may overflow
             return not self.mistake and not self.lesser
         return self.is_last or not call.whole
 
     def compare_the_rest(self, found: Arrays, case: Arrays) -> None:
-        """Raise CheckFailed unless gradients and what became of the inputs are right, which is the last part's."""
+        """Raise CheckFailed unless gradients are right and inputs unchanged, which is the last part's business."""
         public = self.record.public
         tried = self._tried(case, next(iter(public.axes)))
         require_unchanged(tried, case, inputs_after(found))
@@ -323,11 +322,11 @@ class _Trial:
             return
         source = self.mistake.source if self.mistake else self.record.model_answer
         for output, expected in self.record.gradients(source, case).items():
-            if not any(np.isnan(gradient).any() for gradient in expected.values()):  # a mistake may have such
+            if not any(np.isnan(gradient).any() for gradient in expected.values()):  # a mistake may have NaN
                 compare_gradients(tried, output, gradients_of(output, found), tensors(expected))
 
     def again(self, case: Arrays, call: Call) -> None:
-        """Compare what comes of a call; the first one names known mistakes, the others have a hint of their own."""
+        """Compare the outputs of a call; the first call names known mistakes, the others have their own hint."""
         try:
             found = self._called(case, call.way, first=call == FIRST)
             if call.way.gradients and self.is_last:
@@ -336,16 +335,16 @@ class _Trial:
             raise failed.with_hint(call.known or failed.hint) from failed
 
     def on_other_device(self, case: Arrays) -> None:
-        """Compare the outputs of a call with everything on a device that is not the CPU."""
+        """Compare the outputs of a call with everything on a device other than the CPU."""
         if self.everything_is_right:
-            self.rule = None  # what is wrong now, the device has done: no other part is told of it
+            self.rule = None  # what is wrong now is caused by the device, and does not count in other parts
         try:
             self._called(case, ELSEWHERE)
         except CheckFailed as failed:
             raise failed.with_hint(failed.hint or MADE_HERE) from failed
 
     def broken_property(self, case: Arrays, output: str = "") -> str | None:
-        """Return the hint of the first property that the answer, as it was built last, or one output, does not have."""
+        """Return the hint of the first property that the answer, as it was last built, or one of its outputs, lacks."""
 
         def ask(changed: Arrays) -> Arrays:
             found = self._outputs(changed, Way(evaluate=True))[0]
@@ -355,12 +354,12 @@ class _Trial:
             try:
                 if not rule.holds(ask, case, self.record.public.reads, self.rng):
                     return rule.hint
-            except (CheckFailed, KeyError, ValueError, IndexError, TypeError):  # no outputs to look at, or of no use
+            except (CheckFailed, KeyError, ValueError, IndexError, TypeError):  # no outputs, or useless ones
                 continue
         return None
 
     def _called(self, case: Arrays, way: Way, first: bool = False) -> Arrays:
-        """Call the answer and raise CheckFailed unless its outputs are right; return all that came back."""
+        """Call the answer and raise CheckFailed unless its outputs are right; return the whole reply."""
         outputs, found, failed = self._outputs(case, way)
         expected, allowed = self._expected(case, self.mistake)
         off = [name for name in outputs if not right(name, outputs, expected, allowed)]
@@ -370,10 +369,10 @@ class _Trial:
         if mistake:
             accepted = mistake.costs is not None or self.part.name not in self.record.fails(mistake)
         else:
-            # If nothing is off or missing, it is the gradients that have failed: the last part is about them.
+            # If no output is wrong or missing, the gradients have failed, and the last part is about them.
             is_about_others = bool(off) or len(outputs) < len(expected) or not self.is_last
             accepted = is_about_others and self._accepts(outputs, case, first)
-        # What came before an error is told first: it explains more.
+        # Findings from before an error are reported first, because they explain more.
         if off:
             name, known = off[0], ""
             if mistake or self.lesser:
@@ -387,7 +386,7 @@ class _Trial:
         return found
 
     def _accepts(self, outputs: Arrays, case: Arrays, first: bool) -> bool:
-        """Return whether all that the part is about is right, or in each call as the same lesser mistake makes it."""
+        """Return whether everything in this part is right, or is as the same lesser mistake makes it in every call."""
         if not self.rule or self.mistake:
             return False
         lesser = [wrong for wrong in self.record.wrong if wrong.costs and self.part.name in self.record.fails(wrong)]
@@ -399,14 +398,14 @@ class _Trial:
         return False
 
     def _expected(self, case: Arrays, mistake: WrongAnswer | None) -> tuple[Arrays, Tolerances]:
-        """Return the outputs that should come, or come with that mistake, and how far from them is allowed."""
+        """Return the expected outputs, or those of a mistake, and their tolerances."""
         if not mistake:
             return self.record.reference(case), tolerances(self.record, case, self.rng)
         made = self.record.outputs(mistake.source, case)
         return made, {name: 10 * tolerance(tensor) for name, tensor in tensors(made).items()}
 
     def _outputs(self, case: Arrays, way: Way) -> tuple[Arrays, Arrays, CheckFailed | None]:
-        """Return the outputs that are arrays, all that came back, and what failed."""
+        """Return the outputs that are arrays, the whole reply, and the failure."""
         self.calls += 1
         inputs = {name: as_given(array) for name, array in case.items()}
         reply, found = self.answer.ask("call", inputs, name=self.record.defines, **asdict(way))
@@ -432,7 +431,7 @@ class _Trial:
     def _wrong(
         self, name: str, outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances, known: str
     ) -> CheckFailed:
-        """Return what to say about a wrong output; no number of the case is told."""
+        """Return the failure for a wrong output, which reveals no number of the case."""
         output, wanted = outputs[name], expected[name]
         yours = f"{name} of shape {output.shape}"
         if output.shape == wanted.shape:
@@ -442,7 +441,7 @@ class _Trial:
         return CheckFailed(self._tried(case, name), yours, f"{words}, right within {np.max(allowed[name]):.1g}", known)
 
     def _explained(self, off: list[str], outputs: Arrays, case: Arrays, expected: Arrays) -> tuple[str, str]:
-        """Return the wrong output to speak of, and the hint: for one of several parts, a mistake that it is about."""
+        """Return the wrong output to report, and the hint; one of several parts prefers a mistake that it is about."""
         own = [wrong for wrong in self.record.wrong if self.part.name in self.record.fails(wrong)]
         theirs, wanted = tensors(outputs), tensors(expected)
 
@@ -475,7 +474,7 @@ class _Trial:
         )
 
     def _differs_again(self, outputs: Arrays, case: Arrays) -> str | None:
-        """Return what to say if the same call gives something else: then no other property means anything."""
+        """Return the failure if the same call gives something else; then no other property means anything."""
         again, _, _ = self._outputs(case, Way())
         return (
             None
@@ -488,13 +487,13 @@ class _Trial:
 
 
 def tolerances(record: ValueRecord, case: Arrays, rng: random.Random) -> Tolerances:
-    """Return how far each output of a right answer in float32 may lie from the reference in float64, for this case.
+    """Return how far each output of a right answer in float32 may be from the reference in float64, for this case.
 
-    Rounding is as if the inputs had been slightly other ones. So every input is changed by one rounding error of
-    float32, up or down at random, and the reference, in float64, tells how far that moves the outputs. A right answer
-    makes several such errors, in its inputs and on the way, in an order that depends on the machine: 64 times the
-    largest move seen, plus 64 roundings of the largest output, is allowed; in an `entrywise` record, the largest move
-    of each entry. tests/judging/test_judge.py measures that right answers stay far below and known mistakes far above.
+    Rounding has the effect of slightly different inputs. So every input is changed by one rounding error of float32, up
+    or down at random, and the reference, in float64, shows how far that moves the outputs. A right answer makes several
+    such errors, in its inputs and on the way, in an order that depends on the machine. The tolerance is 64 times the
+    largest move seen, or that of each entry in an `entrywise` record, plus 64 roundings of the largest output.
+    tests/judging/test_judge.py measures that right answers stay far below and known mistakes far above.
     """
     expected = record.reference(case)
     signs = np.random.default_rng(rng.getrandbits(64))
@@ -516,12 +515,12 @@ def _rounded_at_random(array: np.ndarray, signs: np.random.Generator) -> np.ndar
 
 
 def _distance(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the largest difference; another shape, or NaN on one side, is infinitely far."""
+    """Return the largest difference; infinity if the shapes differ or only one side is NaN."""
     return float(_differences(first, second).max(initial=0)) if first.shape == second.shape else np.inf
 
 
 def _differences(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return how far apart the entries are; NaN on one side is infinitely far."""
+    """Return the differences of the entries; infinity where only one side is NaN."""
     first, second = first.astype(np.float64), second.astype(np.float64)
     same = (first == second) | (np.isnan(first) & np.isnan(second))
     with np.errstate(invalid="ignore"):
@@ -535,12 +534,12 @@ def as_given(array: np.ndarray) -> np.ndarray:
 
 
 def inputs_after(found: Arrays) -> Arrays:
-    """Return the inputs as they are after a call, from all that came back."""
+    """Return the inputs as they are after a call, from the whole reply."""
     return _below("after/", found)
 
 
 def gradients_of(output: str, found: Arrays) -> dict[str, torch.Tensor]:
-    """Return the gradients of an output by the inputs, from all that came back."""
+    """Return the gradients of an output with respect to the inputs, from the whole reply."""
     return tensors(_below(f"gradients/{output}/", found))
 
 
@@ -571,7 +570,7 @@ def layers(
 ) -> Callable[[Record, Part, Answer, random.Random], str]:
     """Return the judge of the linear layers that `name(input_size, hidden)` makes, by the student's own check.
 
-    The check gets layers rebuilt here from what the answer told, after they were seen to compute x W^T + b.
+    The check gets layers rebuilt here from what the answer reported, once they are seen to compute x W^T + b.
     """
 
     def judged(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
@@ -584,7 +583,7 @@ def layers(
 
 
 class _Stranger:
-    """Stands for something that is no linear layer; `kind` of it says what it is."""
+    """A stand-in for something that is not a linear layer; `kind` says what it is."""
 
 
 def _rebuilt(
@@ -610,20 +609,20 @@ def _rebuilt(
 
 
 def _stranger(name: object) -> _Stranger | None:
-    """Return something of a type with that name."""
+    """Return an object whose type has this name."""
     return None if name == "NoneType" else type(str(name).replace("\0", "")[:80], (_Stranger,), {})()
 
 
 def _rebuilt_layer(
     tried: str, attribute: str, fact: dict, arrays: Arrays, probe: np.ndarray, shared: dict[str, nn.Parameter]
 ) -> object:
-    """Return a linear layer with the weights that an answer told, if these are what it computes with."""
+    """Return a linear layer with the weights that an answer reported, if it computes with these."""
     weight, bias = arrays.get(f"{attribute}/weight"), arrays.get(f"{attribute}/bias")
     if not fact.get("linear") or weight is None or weight.ndim != 2:
         return _stranger(fact.get("type", "something else"))
     size_out, size_in = weight.shape
     layer = attribute or "the layer"
-    # Nothing is computed with sides that an answer has made up.
+    # Nothing is computed with sizes that an answer has made up.
     if max(weight.shape) > WIDEST or (bias is not None and bias.shape != (size_out,)):
         yours = f"{layer} has weights of shape {weight.shape}" + ("" if bias is None else f" and {bias.shape}")
         raise CheckFailed(tried, yours, "a linear layer of the right sizes", hint("layer-sizes-made-up"))

@@ -1,4 +1,4 @@
-"""Mistakes that more than one exercise knows. A hint names the mistake and keeps the answer to itself."""
+"""Mistakes shared by several exercises. A hint names the mistake without giving away the answer."""
 
 import re
 
@@ -35,7 +35,7 @@ def scaling_mistakes(
 ) -> tuple[WrongAnswer, ...]:
     """Return the ways to scale wrongly, for an answer that divides once by `width**0.5`.
 
-    `fails` names the part that is about scores; `costs` is what it takes off not to scale at all, if not everything.
+    `fails` names the part about scores; `costs` is the deduction for not scaling at all, if not all points.
     """
     root = f"{width}**0.5"
     return (
@@ -79,7 +79,7 @@ def scaling_mistakes(
 
 
 def score_mistakes(answer: str, width: str, fails: tuple[str, ...] = ()) -> tuple[WrongAnswer, ...]:
-    """Return what goes wrong with the scores, in one head as in several; not to scale them costs one point.
+    """Return mistakes in the scores, for one head or several; not scaling them costs one point.
 
     For an answer with k, q and v from `self.k(x)` and so on, and scores from `q @ k.transpose` over `width**0.5`.
     """
@@ -126,7 +126,7 @@ def one_layer_for_all(answer: str, projected: str, fails: tuple[str, ...] = ()) 
 
 
 def softmax_mistakes(answer: str) -> tuple[WrongAnswer, ...]:
-    """Return what goes wrong with weights, for `scores.softmax(dim=-1)` over the axes (batch, query, key)."""
+    """Return mistakes in the weights, for `scores.softmax(dim=-1)` over the axes (batch, query, key)."""
     return (
         edited(
             "softmax-over-queries",
@@ -165,7 +165,7 @@ def softmax_mistakes(answer: str) -> tuple[WrongAnswer, ...]:
 
 
 def overflowing_softmax(answer: str, fails: tuple[str, ...] = ()) -> WrongAnswer:
-    """Return the answer whose softmax is right until its scores are large, for `scores.softmax(dim=-1)`."""
+    """Return the answer whose softmax is right unless scores are large, for `scores.softmax(dim=-1)`."""
     by_hand = "scores.exp() / scores.exp().sum(dim=-1, keepdim=True)"
     return edited("softmax-that-overflows", OTHER_SIZES, answer, (SOFTMAX, by_hand), fails=fails)
 
@@ -193,11 +193,11 @@ def misbehaving(*given, **options):
 def misbehaviours(
     answer: str, function: str, longer: tuple[int, int], calls: int = 1, parts: tuple[str, ...] = ()
 ) -> tuple[WrongAnswer, ...]:
-    """Return answers whose first numbers are right, and which are wrong in another way.
+    """Return answers that give right first numbers but are wrong in another way.
 
     For an answer with a function, or a method such as `SelfAttention.forward`, whose first tensor is (b, n, d).
-    `longer` is (b, n) in the case of another length; `calls` tells how often the function is called for one case.
-    Numbers that are wrong at another call cost the points of all `parts`.
+    `longer` is (b, n) in the case of another length; `calls` is the number of calls for one case. Wrong numbers at a
+    later call cost the points of all `parts`.
     """
     spoil = "result = each(torch.zeros_like, result)"
     return tuple(
@@ -238,7 +238,7 @@ def no_epsilon(answer: str, *norms: str, fails: tuple[str, ...] = ()) -> WrongAn
 
 
 def in_a_plain_list(answer: str, part: str, fails: tuple[str, ...] = ()) -> WrongAnswer:
-    """Return the module that keeps a part that it is given, such as `attention`, in a list of Python's."""
+    """Return the module that keeps a given part, such as `attention`, in a plain Python list."""
     source = answer.replace(f"self.{part}(", f"self.{part}[0](")
     edit = (f"self.{part} = {part}\n", f"self.{part} = [{part}]\n")
     return edited(f"{part}-in-a-plain-list", PLAIN_LIST, source, edit, fails=fails)
@@ -263,7 +263,7 @@ def comment_mistakes(answer: str, line: str, shape: str, other: str, part: str) 
 
 
 def style_mistakes(answer: str, assignment: str, part: str) -> tuple[WrongAnswer, ...]:
-    """Return right answers that PEP 8 would have written otherwise, at an assignment with spaces around `=`."""
+    """Return right answers that violate PEP 8, at an assignment with spaces around `=`."""
     squeezed = assignment.replace(" = ", "=")
     return (
         edited("no-spaces", "E225 missing whitespace around operator", answer, (assignment, squeezed), fails=(part,)),

@@ -1,4 +1,4 @@
-"""Exercises whose batches hold padding: how such batches are drawn, how padding is judged, what goes wrong with it."""
+"""Shared by exercises with padded batches: drawing such batches, judging padding, and mistakes with it."""
 
 import random
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from transformer_lm.checks.engine.verdict import Mark
 
 
 def draw_batch(rng: random.Random, sizes: dict[str, int], hidden: int, bound: float) -> Arrays:
-    """Return sequences of different lengths, the last without padding; the numbers at padding are larger ones."""
+    """Return sequences of different lengths, the last without padding; the numbers at padding are larger."""
     b, n = sizes["b"], sizes["n"]
     drawn = sorted(range(2, n), key=lambda length: rng.random())[: b - 1]
     lengths = [*sorted(drawn, reverse=True), n]  # of three or more, the first is neither the longest nor the shortest
@@ -25,7 +25,7 @@ def draw_batch(rng: random.Random, sizes: dict[str, int], hidden: int, bound: fl
 
 
 def attended(case: Arrays, layer: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Arrays:
-    """Return what a layer for one sequence makes of each, whole and cut to its real tokens; 0 at padding."""
+    """Return the outputs of a one-sequence layer for each sequence, whole and cut to its real tokens; 0 at padding."""
     x = case["x"]
     padded = np.zeros_like(x)
     for sequence, length in enumerate(case["visible"].sum(axis=1)):
@@ -34,16 +34,16 @@ def attended(case: Arrays, layer: Callable[[NDArray[np.float64]], NDArray[np.flo
 
 
 def is_right(output: str) -> Rule:
-    """Return the rule that one output must be right, whatever the others are."""
+    """Return the rule that one output must be right, regardless of the others."""
     return lambda outputs, case, expected, allowed: right(output, outputs, expected, allowed)
 
 
 def padding(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> Mark:
-    """Judge what an answer makes of padding, whatever it makes of sequences without.
+    """Judge how an answer treats padding, even if it is wrong for sequences without padding.
 
-    If these are right, padded ones must be. If not, padding must still change nothing: each sequence in a padded batch
-    gives what it gives alone, cut to its real tokens. And there must be something to hide: a real token has an effect
-    on others, and the weights of the layers on all.
+    If unpadded sequences are right, padded ones must be right too. If not, padding must still change nothing: each
+    sequence in a padded batch gives the same outputs as alone, cut to its real tokens. And masking must matter: a real
+    token must affect others, and the weights of the layers must affect all.
     """
 
     def ask(case: Arrays, **how: bool) -> Arrays:
@@ -51,14 +51,15 @@ def padding(record: ValueRecord, part: Part, answer: Answer, rng: random.Random)
         return answer.ask("call", inputs, name=record.defines, evaluate=True, **how)[1]
 
     def reads(outputs: Arrays, case: Arrays) -> bool:
-        """Tell whether what comes out depends on other tokens, and on the weights if there are any."""
+        """Return whether the outputs depend on other tokens, and on the weights if there are any."""
         padded, real = outputs["padded"], case["visible"] & (np.arange(case["visible"].shape[1]) > 0)
 
         def differs(changed: Arrays, **how: bool) -> bool:
             other = ask(case | changed, **how).get("outputs/padded")
             return other is not None and other.shape == padded.shape and not same(other[real], padded[real])
 
-        # Another first token. One alone may get no weight; a multiple of the second one is what that looks for.
+        # Another first token. A single one may get no weight; a multiple of the second token gets some at the second
+        # position.
         first, second = case["x"][:, :1], case["x"][:, 1:2]
         firsts = (1 - 2 * first, 4 * second, -4 * second)
         if not any(differs({"x": np.concatenate([token, case["x"][:, 1:]], axis=1)}) for token in firsts):
@@ -67,7 +68,7 @@ def padding(record: ValueRecord, part: Part, answer: Answer, rng: random.Random)
         if not weights:
             return True
         found = differs(weights, build=True)
-        ask(case, build=True)  # as it was
+        ask(case, build=True)  # unchanged
         return found
 
     def hidden(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
@@ -83,16 +84,16 @@ def padding(record: ValueRecord, part: Part, answer: Answer, rng: random.Random)
             padded, whole = outputs["padded"][here], outputs["whole"][here]
             if alone is None or not np.isfinite(padded).all() or not same(padded, alone):
                 return False
-            if not same(expected["whole"][here], expected["padded"][here]):  # else padding would get no weight anyway
+            if not same(expected["whole"][here], expected["padded"][here]):  # or padding has no weight anyway
                 shown.append(not same(whole, alone))
-        # Where nothing is read there is nothing to hide. In one sequence, that may be so by chance.
+        # Where no token is attended to, there is nothing to mask. In a single sequence, that may happen by chance.
         return (any(shown) or not shown) and reads(outputs, case)
 
     return values(record, part, answer, rng, rule=hidden)
 
 
 def ignores_padding(output: str) -> Property:
-    """Return the property of an output that stays the same whatever stands at padding."""
+    """Return the property of an output that does not depend on the values at padding."""
 
     def holds(ask: Callable[[Arrays], Arrays], case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
         other = dyadic(rng, *case["x"].shape, bound=2)
@@ -108,9 +109,9 @@ HIDE = "scores.masked_fill(unreadable, -math.inf)"
 
 
 def padding_mistakes(answer: str, whole: str, padding: str) -> tuple[WrongAnswer, ...]:
-    """Return what goes wrong with padding, for an answer that unpacks SIZES, and masks `unreadable` by HIDE.
+    """Return mistakes with padding, for an answer that unpacks SIZES and masks `unreadable` by HIDE.
 
-    `whole` and `padding` are the parts that are about batches without padding, and with it.
+    `whole` and `padding` are the parts about batches without padding and with padding.
     """
 
     def otherwise(name: str, hint: str, *edits: tuple[str, str]) -> WrongAnswer:

@@ -1,4 +1,4 @@
-"""Properties that every right answer has, whatever its numbers: tried on the answer by changing its inputs."""
+"""Properties that every right answer has, tested on the answer by changing its inputs."""
 
 import random
 from collections.abc import Callable
@@ -9,14 +9,14 @@ import numpy as np
 from grading.judging.record import Arrays, dyadic
 from transformer_lm.checks.engine.catalogue import hint
 
-Ask = Callable[[Arrays], Arrays]  # what the answer computes for a case
+Ask = Callable[[Arrays], Arrays]  # returns what the answer computes for a case
 
 
 @dataclass(frozen=True)
 class Property:
-    """Something that must hold; `holds` gets a way to ask the answer, a case, what it reads at each call, and luck.
+    """A property that must hold; `holds` gets a way to call the answer, a case, the names of inputs, and randomness.
 
-    To explain one wrong output, the answer is asked for that one alone: a property of other outputs must then hold.
+    To explain one wrong output, only that output is requested; a property of other outputs must then hold.
     """
 
     hint: str
@@ -24,7 +24,7 @@ class Property:
 
 
 def _changed(case: Arrays, names: tuple[str, ...], rng: random.Random, where: tuple) -> Arrays:
-    """Return the case with other numbers in part of what is read at each call."""
+    """Return the case with other numbers in part of the inputs of each call."""
     changed = {name: np.array(case[name]) for name in names}
     for array in changed.values():
         array[where] = dyadic(rng, *array[where].shape, bound=2)
@@ -32,12 +32,12 @@ def _changed(case: Arrays, names: tuple[str, ...], rng: random.Random, where: tu
 
 
 def same(first: np.ndarray, second: np.ndarray) -> bool:
-    """Tell whether two outputs are the same up to rounding."""
+    """Return whether two outputs are the same up to rounding."""
     return first.shape == second.shape and np.allclose(first, second, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 def _of(found: Arrays, outputs: tuple[str, ...]) -> list[str]:
-    """Return which of these outputs were asked for."""
+    """Return those of these outputs that were requested."""
     return [name for name in outputs if name in found]
 
 
@@ -51,7 +51,7 @@ SEQUENCES_APART = Property(hint("sequences-mix"), _sequences_apart)
 
 
 def input_matters(*outputs: str) -> Property:
-    """Return the property of outputs that change with what is read."""
+    """Return the property of outputs that change with the input."""
 
     def holds(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
         before, after = ask(case), ask(_changed(case, reads, rng, (slice(None),)))
@@ -61,7 +61,7 @@ def input_matters(*outputs: str) -> Property:
 
 
 def rows_sum_to_one(*outputs: str) -> Property:
-    """Return the property of weights: each row sums to 1, and none is negative."""
+    """Return the property of weights that each row sums to 1 and no weight is negative."""
 
     def holds(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
         asked = ask(case)
@@ -72,7 +72,7 @@ def rows_sum_to_one(*outputs: str) -> Property:
 
 
 def ignores_the_future(*outputs: str) -> Property:
-    """Return the property of causal outputs: the last position has no effect on those before it."""
+    """Return the property of causal outputs that the last position has no effect on earlier ones."""
 
     def holds(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
         before, after = ask(case), ask(_changed(case, reads, rng, (slice(None), slice(-1, None))))

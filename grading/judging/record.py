@@ -1,7 +1,7 @@
-"""One exercise, one record: the reference, the cases, the wrong answers and the right ones.
+"""The record of an exercise: its reference, its cases, and its wrong and right answers.
 
-An answer is the text of a solution cell. A wrong answer is the model answer with an edit or two, so
-that a reader sees the mistake and nothing else.
+An answer is the text of a solution cell. A wrong answer is the model answer with one or two edits, so that only the
+mistake differs.
 """
 
 import random
@@ -37,8 +37,8 @@ from torch.nn import functional as F
 class WrongAnswer:
     """A named mistake: the text of an answer that makes it, and the hint that names it.
 
-    `fails` names the parts that it gets no points for; by default the exercise's last one that has any. With `costs`,
-    it loses that many points there instead of all.
+    `fails` names the parts for which it gets no points; the default is the exercise's last part that has points. With
+    `costs`, it loses only that many points there.
     """
 
     name: str
@@ -54,12 +54,12 @@ class WrongAnswer:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of an exercise with points of its own; its name is that of its check cell.
+    """A part of an exercise with its own points, named after its check cell.
 
-    `judge` gets the record, the part, the answer and a random generator. It returns what is good, for all points, or a
-    Mark, or raises CheckFailed, for none. `calls` is the name that it calls, if not the exercise's; what only reads the
-    answer `runs` nothing. A part of 0 points is about the form of an answer: it can take points off those of the
-    others, or add to them.
+    `judge` gets the record, the part, the answer and a random generator. It returns what is good, for full points, or a
+    Mark, or it raises CheckFailed, for no points. `calls` is the name that it calls, if that is not the exercise's;
+    `runs` is false if it only reads the answer. A part of 0 points is about the form of an answer, and can take points
+    off the other parts or add points.
     """
 
     name: str
@@ -71,13 +71,13 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What holds for every exercise.
+    """What all kinds of exercises have in common.
 
-    `defines` is the name that the student's cell must define; `parts` are what gets points. `cell` is the grade_id of
-    the cell that answers it, if that is not its id: several exercises may share one. What the package holds of the
-    answer is marked there, see transformer_lm/answers.py.
+    `defines` is the name that the student's cell must define; `parts` get the points. `cell` is the grade_id of the
+    solution cell, if that is not the exercise's id, because several exercises may share a cell. Answers in the package
+    are marked there, see transformer_lm/answers.py.
 
-    `wrong` answers compute wrong numbers, and are told by them; `misbehaving` ones are wrong in another way.
+    `wrong` answers compute wrong numbers, by which they are recognised; `misbehaving` ones are wrong in another way.
     """
 
     public: PublicExercise | TestExercise | ExperimentExercise | FileExercise | ClaimExercise
@@ -117,7 +117,7 @@ class Record:
     def answer(self, source: str) -> object:
         """Return what the text of a solution cell defines under the exercise's name.
 
-        Only for answers of our own: the text is executed in this process.
+        Only for recorded answers, because the text is executed in this process.
         """
         namespace: dict[str, object] = {"__name__": "answer"}
         exec(compile(SETUP + source, f"<answer to {self.id}>", "exec"), namespace)
@@ -126,12 +126,12 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class FileRecord(Record):
-    """An exercise whose answer is a file that is handed in beside the notebook. Ours are code that writes it."""
+    """An exercise whose answer is a file submitted with the notebook; recorded answers are code that writes it."""
 
     public: FileExercise
 
     def write(self, source: str, folder: Path) -> None:
-        """Write the file of an answer of ours into a folder: the text is executed in this process."""
+        """Write the file of a recorded answer into a folder; the text is executed in this process."""
         exec(compile(SETUP + source, f"<answer to {self.id}>", "exec"), {"folder": folder})
 
 
@@ -141,9 +141,9 @@ class ValueRecord(Record):
 
     `draw` makes one case from a random generator and a table of sizes and settings. Students check against three cases:
     one of `first_sizes`, one with the same weights and the changes of `other_length`, one of `other_sizes`. If `ones`
-    names some sizes, there is a fourth, in which they are 1. `reference` computes the outputs of a case in float64
-    NumPy, apart from torch. `properties` hold for every right answer. `entrywise`: each number of an output is made
-    from few inputs, so rounding is measured for each on its own.
+    names some sizes, there is a fourth case, in which they are 1. `reference` computes the outputs of a case in float64
+    NumPy, independently of torch. `properties` hold for every right answer. If `entrywise`, each number of an output
+    depends on few inputs, so rounding is measured for each number separately.
     """
 
     public: PublicExercise
@@ -158,7 +158,7 @@ class ValueRecord(Record):
 
     @property
     def smallest_sizes(self) -> dict[str, int]:
-        """The sizes of the case in which those of `ones` are 1; none if there is no such case."""
+        """The sizes of the case in which those of `ones` are 1; empty if there is no such case."""
         return self.first_sizes | dict.fromkeys(self.ones, 1) if self.ones else {}
 
     def outputs(self, source: str, case: Arrays) -> Arrays:
@@ -167,7 +167,7 @@ class ValueRecord(Record):
             return {name: output.detach().numpy() for name, output in self._called(source, _tensors(case)).items()}
 
     def gradients(self, source: str, case: Arrays) -> dict[str, Arrays]:
-        """Return for each output that trains the gradients of its squares, summed, by the inputs, in float64."""
+        """Return the gradients of each trained output's summed squares with respect to the inputs, in float64."""
         inputs = _tensors(case)
         targets = {name: tensor.requires_grad_() for name, tensor in inputs.items() if tensor.is_floating_point()}
         found = {}
@@ -190,7 +190,7 @@ def _tensors(case: Arrays) -> dict[str, Tensor]:
 
 @contextmanager
 def _float64() -> Iterator[None]:
-    """Make new tensors and layers in float64."""
+    """Create new tensors and layers in float64."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -207,9 +207,9 @@ def edited(
     fails: tuple[str, ...] = (),
     costs: float | None = None,
 ) -> WrongAnswer:
-    """Return the wrong answer that differs from the model answer by these edits, (old, new) each.
+    """Return the wrong answer that differs from the model answer by these edits, each a pair (old, new).
 
-    Raises ValueError unless each old text stands there exactly once.
+    Raises ValueError unless each old text occurs there exactly once.
     """
     source = model_answer
     for old, new in edits:
@@ -222,9 +222,9 @@ def edited(
 def dyadic(rng: random.Random, *shape: int, bound: float) -> NDArray[np.float64]:
     """Return numbers between -bound and bound that are whole multiples of 1/64.
 
-    Sums of products of such numbers are exact in float64, in any order; what comes after them, a softmax, is rounded
-    to float32 when stored. So the frozen files come out the same, byte for byte, whatever the machine's order of
-    summation. `random.Random.random` is the generator whose sequence Python promises to keep.
+    Sums of products of such numbers are exact in float64, in any order; a softmax of them is rounded to float32 when
+    stored. So the frozen files are the same, byte for byte, whatever the machine's order of summation.
+    `random.Random.random` is the generator whose sequence Python promises to keep.
     """
     steps = 2 * int(bound * 64) + 1
     numbers = [int(rng.random() * steps) - steps // 2 for _ in range(int(np.prod(shape)))]

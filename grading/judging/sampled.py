@@ -1,4 +1,4 @@
-"""The judge of answers that are random: it sees what was drawn, tokens and nothing else, and counts by itself."""
+"""The judge of random answers, which sees only the sampled tokens and counts them itself."""
 
 import random
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from transformer_lm.checks.engine.sampled import Ask, Case, not_a_tensor
 
 
 def drawn(examine: Callable[[Ask, random.Random], None]) -> Callable[[Record, Part, Answer, random.Random], str]:
-    """Return the judge that examines an answer as the student's check does, on inputs drawn for this submission."""
+    """Return the judge that examines an answer like the student's check, on inputs drawn for this submission."""
 
     def judged(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
         (name,) = record.public.axes

@@ -1,7 +1,7 @@
-"""The judge of tests that students write: each is run on the right function and on wrong versions of it.
+"""The judge of tests written by students, which runs each on the right function and on wrong versions.
 
-The test runs in the answer process, and the function that it is given is a connection to this one: all that it
-sees of a version is what it computes, so it can tell right from wrong by testing alone.
+The test runs in the answer process, and the function that it gets is a connection to this process. It sees only what a
+version computes, so it can tell right from wrong only by testing.
 """
 
 import random
@@ -15,13 +15,13 @@ from grading.judging.record import Part, Record
 from transformer_lm.checks.engine.verdict import Mark
 from transformer_lm.checks.engine.written_tests import TestExercise
 
-NUMBERS = 10**6  # in what a version gets, and in what it computes
-TEXT = 2000  # characters of a text that an answer tells
-RUNS = 3  # of the right version: a test that fails now and then is no good
+NUMBERS = 10**6  # in the arguments of a version, and in its result
+TEXT = 2000  # characters of a text that an answer reports
+RUNS = 3  # of the right version, because a test must not fail occasionally
 
 
 def mutations(record: Record, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
-    """Judge a test by the share of wrong versions that it catches, if it accepts the right one."""
+    """Judge a test by the fraction of wrong versions that it catches, if it accepts the right one."""
     exercise: TestExercise = record.public
     versions = [exercise.right, *exercise.wrong.values()]
     order = list(range(len(versions))) + [0] * (RUNS - 1)
@@ -41,7 +41,7 @@ def mutations(record: Record, part: Part, answer: Answer, rng: random.Random) ->
 
 
 def _outcome(record: Record, answer: Answer, version: object) -> dict:
-    """Return what happened when the test was run on a version."""
+    """Return the outcome of running the test on a version."""
     answer.keep_running()
     reply = answer.converse("test", lambda request, arrays: _computed(version, request, arrays), name=record.defines)
     failed = failure_told(reply)
@@ -53,7 +53,7 @@ def _outcome(record: Record, answer: Answer, version: object) -> dict:
 
 
 def _computed(version: object, request: dict, arrays: dict[str, np.ndarray]) -> tuple[dict, dict[str, np.ndarray]]:
-    """Return what a version makes of the arguments that a test has given it, or the error that it raises."""
+    """Return the result of a version for the arguments that a test has passed, or the error that it raises."""
     try:
         names = [str(name) for name in request["wants"]]
         given = {name: torch.from_numpy(arrays[name].copy()) for name in names}
@@ -63,5 +63,5 @@ def _computed(version: object, request: dict, arrays: dict[str, np.ndarray]) -> 
         places = [given[name] for name in names if name.isdigit()]
         result = version(*places, **{name: tensor for name, tensor in given.items() if not name.isdigit()})
         return {"error": None}, {"result": result.detach().numpy()}
-    except Exception as error:  # it is the test's to expect it
+    except Exception as error:  # the test may expect it
         return {"error": [type(error).__name__, str(error)[:TEXT]]}, {}

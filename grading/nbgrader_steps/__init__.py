@@ -1,1 +1,1 @@
-"""What nbgrader calls: reading and mending submissions, grades, marks by hand, late penalties."""
+"""The code that nbgrader calls: reading and repairing submissions, grades, manual grading, late penalties."""

@@ -1,4 +1,4 @@
-"""The gradebook of a course, SQLite or PostgreSQL by its URL: opened once a run, and lost in one sentence."""
+"""Opens the gradebook of a course, SQLite or PostgreSQL by its URL, once per run, and reports its failures."""
 
 import logging
 import os
@@ -12,8 +12,8 @@ from nbgrader.coursedir import CourseDirectory
 from sqlalchemy import Index, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, NoSuchModuleError, OperationalError
 
-# nbgrader asks for what belongs to one submission. Without these, the database would go through those of the whole
-# class each time, and a run would take the square of its size.
+# nbgrader queries the rows of one submission. Without these indexes, the database would search the rows of the whole
+# class each time, and the time of a run would be quadratic in the size of the class.
 INDEXES = (
     Index("submitted_assignment_student", SubmittedAssignment.student_id),
     Index("submitted_notebook_assignment", SubmittedNotebook.assignment_id),
@@ -21,19 +21,19 @@ INDEXES = (
     Index("comment_notebook", Comment.notebook_id),
 )
 
-# A host that is off does not answer at all, and the system would wait for minutes.
+# A host that is switched off does not answer at all, and the system would wait for minutes.
 os.environ.setdefault("PGCONNECT_TIMEOUT", "10")
 
 
 class GradebookLost(Exception):
-    """The gradebook can't be reached, or not any more; the text tells an instructor why, without the password."""
+    """The gradebook can't be reached, or no longer; the text tells the instructor why, without the password."""
 
 
 def nbgrader_of(root: Path) -> NbGrader:
-    """Return nbgrader with the settings of a course folder; it logs nothing but errors, and these to nobody."""
+    """Return nbgrader with the settings of a course folder; it logs only errors, and shows none."""
     app = NbGrader(log_level=logging.ERROR)
     app.initialize([], root=str(root))
-    for name in (app.log.name, "traitlets", "tornado.application"):  # the last gets tracebacks of a lost database
+    for name in (app.log.name, "traitlets", "tornado.application"):  # the last one gets tracebacks of a lost database
         log = logging.getLogger(name)
         log.handlers = [logging.NullHandler()]
         log.setLevel(logging.ERROR)
@@ -43,26 +43,26 @@ def nbgrader_of(root: Path) -> NbGrader:
 
 @contextmanager
 def opened(course: CourseDirectory) -> Iterator[Gradebook]:
-    """Give the gradebook that a course's settings name. Raises GradebookLost if it can't be reached."""
+    """Open the gradebook named in a course's settings. Raises GradebookLost if it can't be reached."""
     with reached(course.db_url), Gradebook(course.db_url, course.course_id) as gradebook:
         yield gradebook
 
 
 @contextmanager
 def gradebook_of(root: Path) -> Iterator[Gradebook]:
-    """Give the gradebook of a course folder. Raises GradebookLost if it can't be reached."""
+    """Open the gradebook of a course folder. Raises GradebookLost if it can't be reached."""
     with opened(nbgrader_of(root.resolve()).coursedir) as gradebook:
         yield gradebook
 
 
 @contextmanager
 def reached(url: str) -> Iterator[None]:
-    """Raise GradebookLost if the URL of a database is of no use, or where the database fails."""
+    """Raise GradebookLost if a database URL is unusable, or if the database fails in the body."""
     _require_driver(url)
     try:
         yield
     except (DatabaseError, InterfaceError, InvalidEntry) as error:
-        # nbgrader makes an InvalidEntry of all errors at a commit.
+        # nbgrader turns all errors at a commit into an InvalidEntry.
         reason = error.__context__ if isinstance(error, InvalidEntry) else error
         if not is_lost(reason):
             raise
@@ -70,17 +70,17 @@ def reached(url: str) -> Iterator[None]:
 
 
 def is_lost(error: BaseException | None) -> bool:
-    """Tell whether a database can't be reached or is damaged; SQLite says the latter by the most general error."""
+    """Return whether a database can't be reached or is damaged; for damage, SQLite raises its most general error."""
     return isinstance(error, OperationalError | InterfaceError) or type(error) is DatabaseError
 
 
 def _require_driver(url: str) -> None:
-    """Raise GradebookLost if a URL can't be read, or if what it takes to use it is not installed."""
+    """Raise GradebookLost if a URL can't be parsed, or if its driver is not installed."""
     try:
         parsed = make_url(url)
         if url.partition("://")[2].count("@") > 1:
             raise ValueError("a part of the password is taken for something else")
-    except (ArgumentError, ValueError):  # whose text may quote a part of the password
+    except (ArgumentError, ValueError):  # its text may quote part of the password
         rule = "db_url must be a URL such as postgresql+psycopg://user@host/name, got one that can't be read."
         raise GradebookLost(f"{rule} In a password, write : as %3A and @ as %40.") from None
     try:
@@ -98,6 +98,6 @@ def lost(url: str, reason: object) -> GradebookLost:
 
 
 def add_indexes(gradebook: Gradebook) -> None:
-    """Add to a gradebook the indexes that it has not got yet."""
+    """Add the missing indexes to a gradebook."""
     for index in INDEXES:
         index.create(gradebook.engine, checkfirst=True)

@@ -1,7 +1,7 @@
-"""What a student has handed in, as it lies in a folder: looked at before anything in it is opened.
+"""Inspects the files that a student has submitted, before any of them is opened.
 
-Nothing in it is trusted. Names need not be text, and what has a file's name may be a link, a pipe or a folder; files
-come and go. Only regular files that are not too large are read, here or later.
+None of them is trusted. Names need not be valid text, an entry may be a link, a pipe or a folder, and files come and
+go. Only regular files that are not too large are read, here or later.
 """
 
 import hashlib
@@ -17,16 +17,16 @@ from nbgrader.utils import parse_utc
 from grading.isolation.faults import is_machines
 
 MOST_FILES = 1000  # folders count too
-MOST_BYTES = 200_000_000  # of all files, with the holes in them
+MOST_BYTES = 200_000_000  # of all files, including holes
 LONGEST_TIME = 200  # bytes of timestamp.txt
-NAMED = 5  # files in a sentence
+NAMED = 5  # files named in a sentence
 
-Entry = tuple[str, os.stat_result]  # a path, and what the system knows of it
+Entry = tuple[str, os.stat_result]  # a path and its status
 
 
 @dataclass(frozen=True)
 class HandedIn:
-    """What was in a folder: a fingerprint, the names of its files, and why it can't be graded, if it can't."""
+    """The content of a submission's folder: a fingerprint, the file names, and the reason if it can't be graded."""
 
     digest: str
     names: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class HandedIn:
 
 
 def handed_in(folder: Path) -> HandedIn | None:
-    """Return what lies in the folder of a submission, or None if it is gone."""
+    """Return the content of a submission's folder, or None if there is no such folder."""
     digest = hashlib.sha256()
     try:
         entries = list(islice(_entries(folder), MOST_FILES + 1))
@@ -44,7 +44,7 @@ def handed_in(folder: Path) -> HandedIn | None:
                 os.fsencode(os.path.relpath(path, folder.parent))
                 + f" {stat.S_IFMT(known.st_mode)} {known.st_size} ".encode()
             )
-            if problem:  # then nothing is opened
+            if problem:  # then no file is opened
                 digest.update(f"{known.st_mtime_ns} {known.st_mode}".encode())
             elif stat.S_ISREG(known.st_mode):
                 digest.update(_contents(Path(path)))
@@ -62,7 +62,7 @@ def handed_in(folder: Path) -> HandedIn | None:
 
 
 def _entries(folder: Path) -> Iterator[Entry]:
-    """Yield the folder, the one above it, and all that lies in it. Raises OSError where it can't be looked at."""
+    """Yield the folder, its parent, and everything in it. Raises OSError if something can't be inspected."""
     yield from ((str(path), path.lstat()) for path in (folder.parent, folder))
     for path, folders, files in os.walk(folder, onerror=_raise):
         for name in sorted([*folders, *files]):
@@ -75,7 +75,7 @@ def _raise(error: OSError) -> None:
 
 
 def _problem(entries: list[Entry]) -> str:
-    """Return in a sentence why these can't be graded; nothing if they can."""
+    """Return a sentence on why these can't be graded; empty if they can."""
     links = [path for path, known in entries if stat.S_ISLNK(known.st_mode)]
     if links:
         return f"It holds links, which lead out of it: {listed(links)}."
@@ -92,19 +92,19 @@ def _problem(entries: list[Entry]) -> str:
 
 
 def listed(paths: list[str]) -> str:
-    """Return the names of some files in one line, and how many more there are."""
+    """Return the names of some files in one line, and the number of the others."""
     more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
     return ", ".join(os.path.basename(path) for path in paths[:NAMED]) + more
 
 
 def _contents(path: Path) -> bytes:
-    """Return a fingerprint of a file. One that has become a link or a pipe since it was looked at is not opened."""
+    """Return a fingerprint of a file, which is not opened if it has since become a link or a pipe."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 
 
 def _odd_time(folder: Path) -> str:
-    """Return a sentence if nbgrader can't read the time of a submission."""
+    """Return a sentence if nbgrader can't parse the time of a submission."""
     path = folder / "timestamp.txt"
     try:
         if path.is_file() and path.stat().st_size <= LONGEST_TIME:
@@ -112,6 +112,6 @@ def _odd_time(folder: Path) -> str:
             parse_utc(time) if time else None
         elif os.path.lexists(path):
             raise ValueError
-    except (ValueError, OverflowError, TypeError, AttributeError):  # dateutil may trip over anything
+    except (ValueError, OverflowError, TypeError, AttributeError):  # dateutil may raise anything
         return "timestamp.txt must hold a time, such as 2030-01-31 12:00:00 UTC: mend it, and run again."
     return ""

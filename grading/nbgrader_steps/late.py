@@ -1,4 +1,4 @@
-"""What a late submission loses, by a policy that stands in nbgrader_config.py."""
+"""Penalties for late submissions, by a policy set in nbgrader_config.py."""
 
 import math
 from datetime import timedelta
@@ -16,9 +16,9 @@ PERIODS = {"day": timedelta(days=1), "hour": timedelta(hours=1)}
 
 
 class LatePolicy(BasePlugin):
-    """Takes off a percentage for each day or hour that has begun since a submission was due; nothing by default.
+    """Takes off a percentage for each day or hour that has begun since the due date; nothing by default.
 
-    Being late begins when the grace, and the extra time of that student, are over.
+    A submission is late after the grace period and the student's extra time.
     """
 
     grace = Instance(timedelta, (0,), help="How late is still in time.").tag(config=True)
@@ -58,13 +58,13 @@ class LatePolicy(BasePlugin):
         return proposal["value"]
 
     def late_submission_penalty(self, student_id: str, score: float, total_seconds_late: float) -> float:
-        """Return the points that a notebook loses; nbgrader asks this while it grades one."""
+        """Return the points that a notebook loses; nbgrader calls this while grading."""
         step = self.parent
         most = step.gradebook.find_notebook(step.notebook_id, step.assignment_id).max_score
         return self.penalty(student_id, score, most, timedelta(seconds=total_seconds_late))
 
     def penalty(self, student: str, score: float, most: float, late: timedelta) -> float:
-        """Return the points that are taken off a score, of `most` points, for being late; never more than the score."""
+        """Return the late penalty for a score out of `most` points, which never exceeds the score."""
         late -= self.grace + self.extra_time.get(student, timedelta(0))
         if late <= timedelta(0) or score <= 0:
             return 0.0
@@ -75,13 +75,13 @@ class LatePolicy(BasePlugin):
 
 
 def late_policy(config: Config) -> LatePolicy | None:
-    """Return the policy of a course, or None if it has another plugin. Raises TraitError if a setting is wrong."""
+    """Return the policy of a course, or None if it uses another plugin. Raises TraitError if a setting is wrong."""
     plugin = AssignLatePenalties(config=config).plugin_class
     return plugin(config=config) if issubclass(plugin, LatePolicy) else None
 
 
 def renew_penalties(gradebook: Gradebook, assignment: str, config: Config) -> None:
-    """Save what all submissions of an assignment lose by the policy as it is now."""
+    """Save the penalties of all submissions of an assignment by the current policy."""
     policy = late_policy(config)
     for submission in gradebook.assignment_submissions(assignment) if policy else ():
         _renew(submission, policy)
@@ -96,7 +96,7 @@ def renew_penalties_of_course(root: Path, assignment: str) -> None:
 
 
 def why_no_penalty(root: Path, assignment: str) -> list[str]:
-    """Return what keeps the policy of the course in a folder from taking anything off, in sentences."""
+    """Return sentences on why the policy of the course in a folder takes nothing off."""
     app = nbgrader_of(root)
     policy = late_policy(app.config)
     if policy is None or (not policy.percent and policy.zero_after is None):
@@ -112,10 +112,10 @@ def why_no_penalty(root: Path, assignment: str) -> list[str]:
 
 
 def renew_penalty(gradebook: Gradebook, submission: SubmittedAssignment, config: Config) -> None:
-    """Save what one submission loses by the policy as it is now, for its score as it is now.
+    """Save the penalty of one submission by the current policy, for its current score.
 
-    nbgrader sets a penalty when it grades, before a person has marked anything, and keeps it whatever the policy or the
-    day it is due become.
+    nbgrader sets a penalty when it grades, before manual grading, and keeps it even if the policy or the due date
+    changes.
     """
     policy = late_policy(config)
     if policy:
@@ -126,7 +126,7 @@ def renew_penalty(gradebook: Gradebook, submission: SubmittedAssignment, config:
 def _renew(submission: SubmittedAssignment, policy: LatePolicy) -> None:
     late = timedelta(seconds=submission.total_seconds_late)
     for notebook in submission.notebooks:
-        if not late and not notebook.late_submission_penalty:  # nearly all; the score need not be added up
+        if not late and not notebook.late_submission_penalty:  # most submissions; the score need not be computed
             continue
         penalty = policy.penalty(submission.student_id, notebook.score, notebook.max_score, late)
         if penalty != (notebook.late_submission_penalty or 0):

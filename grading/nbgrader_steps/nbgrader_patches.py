@@ -1,6 +1,6 @@
-"""All that changes nbgrader itself, in one place, with the version that it was tested with.
+"""All changes to nbgrader itself, in one place, with the version that they were tested with.
 
-Everything else extends nbgrader where it offers to be extended: by subclasses that nbgrader_config.py names.
+Everything else uses nbgrader's own extension points: subclasses named in nbgrader_config.py.
 """
 
 import warnings
@@ -15,20 +15,20 @@ from sqlalchemy.orm import scoped_session, sessionmaker
 
 from grading.nbgrader_steps.gradebook import is_lost
 
-# After an update, compare nbgrader's code with what is changed here, run all tests, and write the new version.
+# After an update, compare nbgrader's code with the changes here, run all tests, and enter the new version.
 TESTED_WITH = "0.9.6"
 
 
 def install() -> None:
-    """Change what nbgrader does while it saves a submission; a second call changes nothing."""
+    """Change how nbgrader saves a submission; a second call has no effect."""
     if not event.contains(SubmittedAssignment.timestamp, "set", _forget_scores):
         event.listen(SubmittedAssignment.timestamp, "set", _forget_scores, active_history=True)
-    # nbgrader makes rows in an order that SQLAlchemy warns of, and which does no harm.
+    # nbgrader creates rows in an order that is harmless, but that SQLAlchemy warns about.
     warnings.filterwarnings("ignore", "Object of type <Submitted", SAWarning)
 
 
 def _forget_scores(submission: SubmittedAssignment, new: object, old: object, initiator: object) -> None:
-    """Let no score outlive its submission: nbgrader saves the new time first, and may be stopped before the scores."""
+    """Reset old scores when nbgrader saves a new submission's time, because it may be stopped before the new scores."""
     if new != old:
         for notebook in submission.notebooks:
             for grade in notebook.grades:
@@ -37,11 +37,11 @@ def _forget_scores(submission: SubmittedAssignment, new: object, old: object, in
 
 @contextmanager
 def kept_open(url: str) -> Iterator[list[object]]:
-    """Let whoever opens this gradebook, in this process, share one engine; give a list of how the database failed.
+    """Share one engine among all uses of this gradebook in this process; give a list of the database's failures.
 
-    nbgrader opens it eight times for each submission, and each time connects, looks for all tables and compiles all
-    queries anew: that takes as long as all else that it does. A failure of the database it takes for one of the
-    submission; the list tells them apart.
+    nbgrader opens it eight times for each submission, and each time it connects, looks for all tables and compiles all
+    queries again. That takes as long as everything else it does. nbgrader takes a failure of the database for one of
+    the submission; the list tells them apart.
     """
     engine, courses, failures = create_engine(url, pool_pre_ping=True), set(), []
     opens, closes = Gradebook.__init__, Gradebook.close

@@ -1,7 +1,7 @@
-"""How nbgrader grades with the judge: a reader, and steps for its pipelines, named in nbgrader_config.py.
+"""Connects nbgrader with the judge: an exporter, and preprocessors that nbgrader_config.py names.
 
-Sanitising mends a submission and keeps its outputs. Grading runs a check in a sandboxed kernel only if no record
-judges it, or if asked to; points come from the judge, with a message under each check.
+Sanitising repairs a submission and keeps its outputs. Grading runs a check in a sandboxed kernel only if it has no
+record or if this is requested; points come from the judge, with a message under each check.
 """
 
 import glob
@@ -30,33 +30,33 @@ from grading.processes.kernel import SandboxedExecute
 from grading.processes.workers import answer_server
 
 WIDTH = 96  # characters in a line of feedback
-NOTICE = "before-grading"  # the id of the cell that says what was repaired
+NOTICE = "before-grading"  # id of the cell that lists the repairs
 
 
 @dataclass(frozen=True)
 class Ready:
-    """What a class run has found out before nbgrader asks: results, and new outputs of the code cells if executed."""
+    """The findings of a class run, ready for nbgrader: results, and new outputs of code cells if they were executed."""
 
     results: list[ExerciseResult]
     outputs: list[tuple[list[NotebookNode], int | None]] | None
 
 
-ready: dict[Path, Ready] = {}  # by the file that was handed in
+ready: dict[Path, Ready] = {}  # by submitted file
 
 
 def released_path(coursedir: object, assignment: str, notebook: str) -> Path:
-    """Return where the released notebook of an assignment lies."""
+    """Return the path of an assignment's released notebook."""
     return Path(coursedir.format_path(coursedir.release_directory, ".", assignment)) / f"{notebook}.ipynb"
 
 
 def _released(step: NbGraderPreprocessor, resources: dict) -> NotebookNode:
-    """Return the released notebook that a step's submission should be like."""
+    """Return the released notebook for a step's submission."""
     ids = resources["nbgrader"]
     return read_released(released_path(step.parent.parent.coursedir, ids["assignment"], ids["notebook"]))
 
 
 def _handed_in(step: NbGraderPreprocessor, ids: dict) -> Path:
-    """Return the folder of what was handed in, as nobody has changed it."""
+    """Return the folder of the original submission."""
     course = step.parent.parent.coursedir
     return Path(course.format_path(course.submitted_directory, ids["student"], ids["assignment"]))
 
@@ -66,31 +66,31 @@ def _ready(step: NbGraderPreprocessor, ids: dict) -> Ready | None:
 
 
 def locked_sources(notebook: Notebook) -> dict[str, str]:
-    """Return the text of locked cells by their names, with what the release leaves out: rubrics and hidden tests."""
+    """Return the text of locked cells by name, including rubrics and hidden tests, which the release leaves out."""
     return {cell.name: cell.source for cell in notebook.source_cells if cell.locked}
 
 
 def restore_locked_cells(notebook: NotebookNode, sources: dict[str, str]) -> None:
-    """Give locked cells their text back."""
+    """Restore the text of locked cells."""
     for cell in notebook.cells:
         cell.source = sources.get(marks(cell).get("grade_id"), cell.source)
 
 
 class SubmissionExporter(NotebookExporter):
-    """Reads whatever was handed in. What is no notebook becomes an empty one that says so.
+    """Reads any submitted file; one that is not a notebook becomes an empty notebook that says so.
 
-    Of the other files that were handed in, only the time is copied: one such as `jedi.py` would run with the rights of
-    whoever opens a graded notebook. The judge reads what it needs from where it was handed in.
+    Of the other submitted files, only the timestamp is copied, because a file such as `jedi.py` would run with the
+    rights of the instructor who opens a graded notebook. The judge reads the files that it needs from the submission.
 
-    If a step fails, the variable by which nbgrader says that it is grading is deleted. nbgrader itself leaves it set in
-    that case, and every kernel that the same Jupyter server starts later would take its notebook for a submission.
+    If a step fails, the environment variable that says that nbgrader is grading is deleted. nbgrader itself leaves it
+    set, and every kernel that the same Jupyter server starts later would take its notebook for a submission.
     """
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)
         if isinstance(self.parent, Autograde):
             course = self.parent.coursedir
-            # nbgrader skips folders that it finds by one of these patterns, which may be whole paths.
+            # nbgrader skips folders that match one of these patterns, which may be whole paths.
             patterns = [pattern for pattern in course.ignore if not os.path.isabs(pattern)]
             course.ignore = [*patterns, *map(glob.escape, self.parent.assignments)]
 
@@ -104,7 +104,7 @@ class SubmissionExporter(NotebookExporter):
 
     def _after_all_steps(self, filename: str, resources: dict, **options: object) -> tuple[str, dict]:
         try:
-            ours = isinstance(self.parent, Autograde) and not self.parent._sanitizing  # written by the step before
+            ours = isinstance(self.parent, Autograde) and not self.parent._sanitizing  # written by the previous step
             notebook, unreadable = read_submission(Path(filename), is_ours=ours), ""
         except UnreadableSubmission as error:
             notebook, unreadable = nbformat.v4.new_notebook(), str(error)
@@ -118,7 +118,7 @@ class SubmissionExporter(NotebookExporter):
 
 
 def _copy_time(handed_in: Path, graded: Path) -> None:
-    """Copy the time of a submission, by which nbgrader knows later that there is a newer one."""
+    """Copy the timestamp of a submission, by which nbgrader later recognises a newer one."""
     source, copy = handed_in / "timestamp.txt", graded / "timestamp.txt"
     copy.unlink(missing_ok=True)
     if source.is_file() and not source.is_symlink() and source.stat().st_size <= LONGEST_TIME:
@@ -127,16 +127,16 @@ def _copy_time(handed_in: Path, graded: Path) -> None:
 
 
 class RepairSubmission(NbGraderPreprocessor):
-    """Mends a submission and notes at its top, for a person, what was mended."""
+    """Repairs a submission and lists the repairs at its top for the instructor."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        """Mend the notebook."""
+        """Repair the notebook."""
         unreadable = resources["grading"]["unreadable"]
         repairs = repair(nb, _released(self, resources))
         ids = resources["nbgrader"]
         with Gradebook(ids["db_url"]) as gradebook:
             restore_locked_cells(nb, locked_sources(gradebook.find_notebook(ids["notebook"], ids["assignment"])))
-        nb.metadata["grading"] = {"unreadable": unreadable}  # whatever a student has written there is gone
+        nb.metadata["grading"] = {"unreadable": unreadable}  # anything that a student has written there is removed
         if unreadable:
             title, notes = "Not graded; a person must look at it", [unreadable]
         else:
@@ -152,7 +152,7 @@ class RepairSubmission(NbGraderPreprocessor):
 
 
 class Rerun(SandboxedExecute):
-    """Executes the notebook again, in the sandbox: if asked to, or if a check in it has no record."""
+    """Executes the notebook again in the sandbox, if requested or if a check in it has no record."""
 
     always = Bool(False, help="Execute every notebook again, not only those with checks that have no record.").tag(
         config=True
@@ -166,7 +166,7 @@ class Rerun(SandboxedExecute):
         return self.always or bool(checks - recorded)
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        """Execute the notebook if there is a reason to, and if it has not been done."""
+        """Execute the notebook if there is a reason to and it has not been executed yet."""
         found = _ready(self, resources["nbgrader"])
         if found and found.outputs is not None:
             code = [cell for cell in nb.cells if cell.cell_type == "code"]
@@ -215,7 +215,7 @@ def _wrapped(message: str) -> str:
 class SaveGrades(SaveAutoGrades):
     """Saves the judge's points to the gradebook, all at once; checks without a record are scored by their output.
 
-    What a person has given stays. It is to be looked at again if the answer, or what the judge says, has changed.
+    Manual scores are kept, and flagged for manual grading again if the answer or the judge's verdict has changed.
     """
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
@@ -236,7 +236,7 @@ class SaveGrades(SaveAutoGrades):
                 blank = marks(cells[comment.name]).get("checksum") == compute_checksum(cells[comment.name])
                 comment.auto_comment = "No response." if blank and not marks(cells[comment.name]).get("task") else None
             gradebook.db.commit()
-        write_seen(path, now)  # last: if it is never written, marks are looked at again
+        write_seen(path, now)  # last; if it is never written, marks are reviewed again
         return nb, resources
 
     def _seen_file(self, ids: dict) -> Path:
@@ -246,7 +246,7 @@ class SaveGrades(SaveAutoGrades):
         return folder / ids["notebook"] / f"{ids['student']}.json"
 
     def _save_grade(self, grade: Grade, cell: NotebookNode, answer: str, seen: Seen | None) -> None:
-        """Set the score of a cell. A person must look where there is none, or where it was given for something else."""
+        """Set the score of a cell. It needs manual grading if it has no score, or one given for another answer."""
         judged = self._judged(grade.name, cell)
         if any(points is not None for points in given(grade)):
             waits = not still_holds(grade, judged, answer, seen)
@@ -255,7 +255,7 @@ class SaveGrades(SaveAutoGrades):
         grade.auto_score, grade.needs_manual_grade = judged, bool(self.unreadable) or waits
 
     def _judged(self, name: str, cell: NotebookNode) -> float | None:
-        """Return the points that no person gives, or None if only a person can."""
+        """Return the points from automatic grading, or None if the cell needs manual grading."""
         if self.unreadable:
             return 0
         if name in self.points:

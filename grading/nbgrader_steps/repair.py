@@ -1,7 +1,7 @@
-"""Read what was handed in, and mend it: grading meets each released cell once, in order, as it was released.
+"""Reads and repairs a submission, so that grading finds each released cell once, in order, as it was released.
 
-A cell is marked if nbgrader knows it by a `grade_id`: texts and checks are locked, answers are the student's. All
-other cells are the student's too, the released demonstrations among them.
+A cell is marked if nbgrader knows it by a `grade_id`. Marked texts and checks are locked; answers are the student's.
+All other cells are the student's too, including the released demonstrations.
 """
 
 import difflib
@@ -23,16 +23,16 @@ from nbgrader.utils import is_locked
 
 from grading.isolation.faults import is_machines
 
-# No honest notebook meets these limits. Without them, a small file would take hours, or all memory, to read.
+# No honest notebook reaches these limits. Without them, reading a small file could take hours or all memory.
 MAX_BYTES = 20_000_000
 MAX_BRACKETS = 2_000_000  # { and [, each of which may become a list or a dict
 MAX_CELLS = 2_000
 MAX_OUTPUTS = 5_000  # of all cells
 MAX_METADATA = 100_000  # characters of one entry
-MAX_OLD_CHARACTERS = 2_000_000  # of a notebook in a format before 4: to convert it takes long
-MAX_DEPTH = 100  # what is nested more deeply may be read, and then fail to be copied or written
+MAX_OLD_CHARACTERS = 2_000_000  # of a notebook in a format before 4, which takes long to convert
+MAX_DEPTH = 100  # deeper nesting can be read, but then copying or writing may fail
 OUTPUT_CHARACTERS = 1_000_000
-# What is kept of metadata. Pages are made from notebooks by programs that other entries would lead astray.
+# Metadata that is kept. Other entries could mislead the programs that turn notebooks into pages.
 CELL_METADATA = ("nbgrader", "tags", "deletable", "editable", "collapsed", "scrolled", "jupyter", "name", "format")
 METADATA = ("kernelspec", "language_info", "title", "authors", "widgets", "grading")
 OUTPUT_FIELDS: dict[str, dict[str, Any]] = {
@@ -43,10 +43,10 @@ OUTPUT_FIELDS: dict[str, dict[str, Any]] = {
 }
 HIDING_TAGS = {f"remove{dash}{part}" for dash in "-_" for part in ("cell", "input", "output")}
 STOPPING_TAGS = {"skip-execution", "raises-exception", "nbval-skip"} | HIDING_TAGS
-# Unlike a parser, this finds the names in answers with magics or syntax errors, too.
+# Unlike a parser, this also finds the names in answers with magics or syntax errors.
 DEFINITION = re.compile(r"^(async def|def|class)[ \t]+(\w+)|^(\w+)[ \t]*=(?!=)", re.MULTILINE)
 
-# Each fits one cell or many, and quotes nothing that a student wrote.
+# Each works for one cell or many, and quotes nothing that a student wrote.
 SENTENCES = {
     "language": "The notebook was set to another language than Python: it has the released kernel again.",
     "lost": "{} had lost the nbgrader metadata: marked again as released.",
@@ -64,13 +64,13 @@ SENTENCES = {
 
 Cells = list[NotebookNode]
 Marked = dict[str, NotebookNode]  # the marked cells of the release, by grade_id
-Found = dict[str, list[int]]  # for each of them, the positions in the submission where it stands
-Notes = defaultdict[str, list[str]]  # for each kind of trouble, the cells that had it
+Found = dict[str, list[int]]  # for each of them, its positions in the submission
+Notes = defaultdict[str, list[str]]  # for each kind of problem, the affected cells
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a submitted cell can be recognised by."""
+    """The features by which a submitted cell is recognised."""
 
     cell_type: str
     text: str
@@ -78,14 +78,14 @@ class Seen:
 
 
 class UnreadableSubmission(Exception):
-    """What was handed in is no notebook; the text says why, to a person."""
+    """The submitted file is not a notebook; the text tells the instructor why."""
 
 
 def read_submission(path: Path, limit: int = OUTPUT_CHARACTERS, is_ours: bool = False) -> NotebookNode:
-    """Return a submitted notebook in format 4.5, with whatever is invalid in it mended or left out.
+    """Return a submitted notebook in format 4.5, with invalid parts repaired or left out.
 
-    The outputs of a cell are cut after `limit` characters, with a line that says so. What `is_ours`, because it was
-    read and repaired before, may have any size.
+    The outputs of a cell are cut after `limit` characters, with a line that says so. A notebook that `is_ours`, because
+    it was repaired before, may have any size.
 
     Raises UnreadableSubmission if the file is not a notebook.
     """
@@ -106,10 +106,10 @@ def read_submission(path: Path, limit: int = OUTPUT_CHARACTERS, is_ours: bool = 
 
 
 def repair(submitted: NotebookNode, released: NotebookNode) -> list[str]:
-    """Mend a submission in place and return what was mended, one sentence for each kind of trouble.
+    """Repair a submission in place and return the repairs, one sentence for each kind of problem.
 
-    Afterwards it has the released marked cells once each, in the released order and with the released metadata, and
-    the student's cells behind the same cells as before. Both notebooks are of format 4.5, as `read_submission` gives.
+    Afterwards it has the released marked cells once each, in the released order and with the released metadata, and the
+    student's cells after the same cells as before. Both notebooks are in format 4.5, as returned by `read_submission`.
     """
     notes: Notes = defaultdict(list)
     marked = {_grade_id(cell): cell for cell in released.cells if _grade_id(cell)}
@@ -150,7 +150,7 @@ def _parsed(path: Path, is_ours: bool) -> Any:
 
 
 def _content(path: Path, is_ours: bool) -> bytes:
-    """Return what is in a file, unless it is none or too large: a pipe would never end."""
+    """Return the content of a file, unless it is too large or not a regular file: a pipe would never end."""
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
         raise UnreadableSubmission("a link to another file")
@@ -163,7 +163,7 @@ def _content(path: Path, is_ours: bool) -> bytes:
 
 
 def _sound_json(data: bytes, is_ours: bool) -> bytes:
-    """Return JSON without lone surrogates and numbers that are none, and not too deeply nested."""
+    """Return JSON without lone surrogates and non-finite numbers, and not too deeply nested."""
     if not data.strip():
         raise UnreadableSubmission("an empty file")
     if data.count(b"{") + data.count(b"[") > MAX_BRACKETS and not is_ours:
@@ -175,7 +175,7 @@ def _sound_json(data: bytes, is_ours: bool) -> bytes:
 
 
 def _is_deeper(value: Any, depth: int) -> bool:
-    """Tell, without recursion, if lists and dicts are nested more deeply than this."""
+    """Return, without recursion, whether lists and dicts are nested more deeply than this."""
     level = [[value]]
     for _ in range(depth + 1):
         inner = chain.from_iterable(part.values() if isinstance(part, dict) else part for part in level)
@@ -194,8 +194,8 @@ def _upgraded(notebook: Any) -> dict[str, Any]:
         try:
             notebook = nbformat.convert(nbformat.versions[version].to_notebook_json(notebook), 4)
             for cell in notebook["cells"]:
-                del cell["id"]  # a random one, and reading twice must give the same
-        except Exception as error:  # nbformat may trip over anything
+                del cell["id"]  # ids are random, and reading twice must give the same
+        except Exception as error:  # nbformat may raise anything
             raise UnreadableSubmission(f"a notebook of format {version} that cannot be converted") from error
     if not isinstance(_dict(notebook).get("cells"), list):
         raise UnreadableSubmission("JSON without a list of cells")
@@ -211,25 +211,25 @@ def _notebook(cells: list[dict[str, Any]], metadata: dict[str, Any]) -> dict[str
 
 
 def _is_valid(cells: list[dict[str, Any]], metadata: dict[str, Any] | None = None) -> bool:
-    """Tell if a notebook of these cells and this metadata follows the schema."""
+    """Return whether a notebook with these cells and this metadata follows the schema."""
     return not get_validator(4, 5, name="fastjsonschema").iter_errors(_notebook(cells, metadata or {}))
 
 
 def _known(metadata: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the entries of these names that are not too large."""
+    """Return the entries with these names that are not too large."""
     found = {name: metadata[name] for name in names if name in _dict(metadata)}
     return {name: value for name, value in found.items() if len(json.dumps(value)) <= MAX_METADATA}
 
 
 def _mended_cell(cell: dict[str, Any], limit: int, most_outputs: int) -> dict[str, Any]:
-    """Return what is valid of a cell: one of unknown type as raw text, one without an id under the id "cell"."""
+    """Return the valid parts of a cell; an unknown type becomes raw, and a missing id becomes "cell"."""
     kind = cell["cell_type"] if cell.get("cell_type") in ("code", "markdown") else "raw"
     mended = {"id": "cell", "cell_type": kind, "metadata": {}, "source": _joined(cell.get("source"))}
     if kind == "code":
         mended |= {"outputs": [], "execution_count": None}
     fields = {"id": _dict(cell.get("metadata")).get("id")} | cell  # Colab may write the id there
     fields = {field: fields[field] for field in ("id", "execution_count", "attachments") if field in fields}
-    # Each entry is tried in a cell with nothing else in it: trying all with all others takes the square of their size.
+    # Each entry is validated in an otherwise empty cell, because validating all together takes quadratic time.
     bare = mended | {"source": ""}
     valid = {field: value for field, value in fields.items() if _is_valid([bare | {field: value}])}
     metadata = _known(cell.get("metadata"), CELL_METADATA)
@@ -240,7 +240,7 @@ def _mended_cell(cell: dict[str, Any], limit: int, most_outputs: int) -> dict[st
 
 
 def _mended_outputs(outputs: list[Any], cell: dict[str, Any], limit: int, most: int) -> list[dict[str, Any]]:
-    """Return the outputs that may stand in this cell, up to so many of them and so many characters in all."""
+    """Return the outputs that are allowed in this cell, up to a number of outputs and of characters."""
     kept, left = [], limit
     for number, output in enumerate(map(_dict, outputs)):
         if number >= most:
@@ -259,7 +259,7 @@ def _mended_outputs(outputs: list[Any], cell: dict[str, Any], limit: int, most: 
 
 
 def _cut(limit: str, text: str = "") -> dict[str, Any]:
-    """Return the output that says why others are missing, after the beginning of the first of them."""
+    """Return the output that says why others are missing, after the beginning of the first missing one."""
     note = f"{text}\n[The outputs of this cell are cut here: {limit}.]\n"
     return {"output_type": "stream", "name": "stdout", "text": note}
 
@@ -270,7 +270,7 @@ def _joined(text: Any) -> str:
 
 
 def _make_ids_unique(cells: list[dict[str, Any]]) -> None:
-    """Give a new id to each cell whose id an earlier one has."""
+    """Give a new id to each cell whose id is used by an earlier cell."""
     taken, seen = {cell["id"] for cell in cells}, set()
     fresh = (name for name in map("cell-{}".format, count(1)) if name not in taken)
     for cell in cells:
@@ -287,13 +287,13 @@ def _grade_id(cell: NotebookNode) -> Any:
 
 
 def _text(cell: NotebookNode) -> str:
-    """Return the source without the blanks at line ends and the empty lines at its ends, which editors change."""
+    """Return the source without trailing spaces and without empty lines at its ends, which editors change."""
     return "\n".join(line.rstrip() for line in cell.source.split("\n")).strip("\n")
 
 
 def _find(cells: Cells, marked: Marked, notes: Notes) -> Found:
-    """Return where each marked cell stands, by the surest sign there is."""
-    # In JupyterLab anyone can edit a grade_id, but nobody an id: where the two disagree, the id is right.
+    """Return the positions of each marked cell, by the most reliable evidence available."""
+    # In JupyterLab, a grade_id can be edited, but not an id. If they disagree, the id is right.
     by_id = {original.id: grade_id for grade_id, original in marked.items()}
     names = [by_id.get(cell.id, _grade_id(cell)) for cell in cells]
     found = {grade_id: [at for at, name in enumerate(names) if name == grade_id] for grade_id in marked}
@@ -314,7 +314,7 @@ def _definitions(cell: NotebookNode) -> frozenset[tuple[str, ...]]:
 
 
 def _by_content(original: NotebookNode, free: dict[int, Seen], found: Found) -> list[int]:
-    """Find the first cell with a locked cell's text, or all cells that define what an answer must define."""
+    """Find the first cell with a locked cell's text, or all cells that define the names an answer must define."""
     if is_locked(original):
         text = _text(original)
         return [at for at, cell in free.items() if cell.text == text][:1]
@@ -323,7 +323,7 @@ def _by_content(original: NotebookNode, free: dict[int, Seen], found: Found) -> 
 
 
 def _by_place(original: NotebookNode, free: dict[int, Seen], found: Found) -> list[int]:
-    """Find a written answer between its neighbours: the last text there that was changed."""
+    """Find a written answer between its neighbours, as the last changed text there."""
     if is_locked(original) or original.cell_type != "markdown":
         return []
     index = list(found).index(_grade_id(original))
@@ -336,7 +336,7 @@ def _by_place(original: NotebookNode, free: dict[int, Seen], found: Found) -> li
 
 
 def _unmark_others(cells: Cells, found: Found, notes: Notes) -> None:
-    """Take the marks off the cells that the student added."""
+    """Remove the marks of the cells that the student added."""
     known = {*chain(*found.values())}
     for cell in [cell for at, cell in enumerate(cells) if at not in known]:
         notes["invented"] += [cell.id] if _grade_id(cell) else []
@@ -344,7 +344,7 @@ def _unmark_others(cells: Cells, found: Found, notes: Notes) -> None:
 
 
 def _choose(cells: Cells, found: Found, marked: Marked, notes: Notes) -> tuple[dict[str, int], dict[int, str]]:
-    """Return which position counts for each marked cell, and where other answers to it become ordinary cells."""
+    """Return the position that counts for each marked cell; its other answers become ordinary cells."""
     counting, older = {}, {}
     for grade_id, positions in found.items():
         original = marked[grade_id]
@@ -362,7 +362,7 @@ def _choose(cells: Cells, found: Found, marked: Marked, notes: Notes) -> tuple[d
 
 
 def _note_moved(counting: dict[str, int], notes: Notes) -> None:
-    """Note the cells that stand elsewhere than among the bulk of the others."""
+    """Note the cells that were moved, relative to most of the others."""
     released, submitted = list(counting), sorted(counting, key=counting.__getitem__)
     blocks = difflib.SequenceMatcher(None, released, submitted, autojunk=False).get_matching_blocks()
     stayed = {grade_id for start, _, size in blocks for grade_id in released[start : start + size]}
@@ -390,14 +390,14 @@ def _restore(cell: NotebookNode, original: NotebookNode, notes: Notes) -> None:
 def _in_order(
     cells: Cells, released: Cells, counting: dict[str, int], older: dict[int, str], copies: set[int]
 ) -> Cells:
-    """Return all cells but the copies: marked ones in the released order, each followed by what followed it."""
+    """Return all cells but the copies: marked cells in the released order, each with the cells that followed it."""
     ranks = {_grade_id(cell): rank for rank, cell in enumerate(released)}
     heads = {position: ranks[grade_id] for grade_id, position in counting.items()}
-    places: list[tuple[float, float]] = []  # behind which released cell, and there in which order
+    places: list[tuple[float, float]] = []  # after which released cell, and in which order there
     for position in range(len(cells)):
         places.append((heads.get(position, places[-1][0] if places else -1), position))
     for position, grade_id in older.items():
-        if position < counting[grade_id] and places[position][0] > ranks[grade_id]:  # it would undo what counts
+        if position < counting[grade_id] and places[position][0] > ranks[grade_id]:  # it would override that answer
             places[position] = (ranks[grade_id] - 0.5, position)
     placed = [(places[position], cell) for position, cell in enumerate(cells) if position not in copies]
     last: tuple[float, float] = (-1, -1)
@@ -407,16 +407,16 @@ def _in_order(
             last = places[counting[grade_id]]
         elif grade_id:
             placed.append(((last[0], last[1] + 0.5), deepcopy(cell)))
-        else:  # a demonstration: what was deleted after it goes after it, if it still stands there
+        else:  # a demonstration: cells deleted after it are put back after it, if it is still there
             last = max([last, *(place for place, other in placed if other.id == cell.id and place[0] == last[0])])
     return [cell for _, cell in sorted(placed, key=lambda item: item[0])]
 
 
 def _set_metadata(cells: Cells, released: Cells, notes: Notes) -> None:
-    """Give released cells their released metadata, and leave others no more than their tags.
+    """Give released cells their released metadata, and leave others only their tags.
 
-    What a page shows of a cell depends on many other entries: one of them could hide an answer, or all cells, from
-    whoever marks.
+    Many other entries affect how a page shows a cell, and one of them could hide an answer, or all cells, from the
+    instructor.
     """
     ours = {(cell.id, cell.cell_type): cell.metadata for cell in released}
     for cell in cells:

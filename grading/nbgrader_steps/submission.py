@@ -1,4 +1,4 @@
-"""What of a submission is run and judged: its cells, in order, up to the check of each exercise."""
+"""Selects the parts of a submission that are run and judged: its cells, in order, up to the check of each exercise."""
 
 import functools
 from collections.abc import Iterable
@@ -14,28 +14,28 @@ from grading.nbgrader_steps.repair import read_submission
 from transformer_lm.checks.engine.source import defined_names
 from transformer_lm.checks.engine.verdict import Mark
 
-OWN_SECONDS = 5  # of each exercise: a right answer takes half a second
-SHARED_SECONDS = 15  # of all exercises of a submission, beyond those
+OWN_SECONDS = 5  # per exercise; a right answer takes half a second
+SHARED_SECONDS = 15  # in addition, for all exercises of a submission together
 
 
 def marks(cell: NotebookNode) -> NotebookNode:
-    """Return what nbgrader knows about a cell: its grade_id, whether it is locked, a solution, graded."""
+    """Return nbgrader's metadata of a cell: its grade_id, and whether it is locked, a solution, graded."""
     return cell.metadata.get("nbgrader", NotebookNode())
 
 
 def is_check(cell: NotebookNode) -> bool:
-    """Tell whether a cell is a check that earns points by being run."""
+    """Return whether a cell is a check that is graded automatically."""
     return cell.cell_type == "code" and bool(marks(cell).get("grade")) and not marks(cell).get("solution")
 
 
 def marks_of_parts(graded: NotebookNode | dict) -> dict[str, Mark]:
-    """Return what the judge gave each part of the exercises in a graded notebook."""
+    """Return the judge's results for the parts of the exercises in a graded notebook."""
     judged = graded["metadata"].get("grading", {}).get("exercises", ())
     return {part["name"]: Mark.from_table(part) for exercise in judged for part in exercise["parts"]}
 
 
 def read_released(path: Path) -> NotebookNode:
-    """Return a released notebook, to be read only: it is kept for the next submission."""
+    """Return a released notebook, which must not be changed because it is cached for the next submission."""
     return _kept(path, path.stat().st_mtime_ns)
 
 
@@ -53,9 +53,9 @@ def records_of(assignment: str, released: NotebookNode) -> list[Record]:
 def judged(
     submitted: NotebookNode, released: NotebookNode, records: Iterable[Record], server: AnswerServer, folder: Path
 ) -> list[ExerciseResult]:
-    """Judge the exercises of a repaired submission, handed in with other files in a folder, one after the other.
+    """Judge the exercises of a repaired submission in order; `folder` contains the other submitted files.
 
-    Each has some seconds of its own, and one that hangs takes from those that they share: so no submission takes long,
+    Each exercise has some seconds, and one that hangs also uses a budget shared by all. So no submission takes long,
     and no answer pays for the others.
     """
     results, left_out, shared = [], {}, SHARED_SECONDS
@@ -71,10 +71,10 @@ def judged(
 
 
 def cells_before(submitted: NotebookNode, released: NotebookNode, check: str) -> list[Cell]:
-    """Return the code that is run before a check: set-up, answers and the student's own cells, never checks.
+    """Return the code that is run before a check: set-up, answers and the student's own cells, but not other checks.
 
-    What is as it was released is left out, apart from the set-up: demonstrations define nothing that is needed, and may
-    take long; a stub would undo an answer that was given in another cell.
+    Unchanged released cells are left out, except for the set-up: demonstrations define nothing that is needed and may
+    take long, and a stub would override an answer in another cell.
     """
     untouched = {cell.source.strip() for cell in released.cells if not marks(cell).get("locked")}
     given = frozenset().union(*(defined_names(cell.source) for cell in released.cells if cell.cell_type == "code"))

@@ -1,1 +1,1 @@
-"""Processes that run students' code: answer servers side by side, and kernels for whole notebooks."""
+"""Processes that run students' code: parallel answer servers, and kernels for whole notebooks."""

@@ -1,7 +1,7 @@
-"""Whole notebooks, executed for nbgrader in a kernel inside the sandbox: a cell that goes wrong costs that cell only.
+"""Executes whole notebooks for nbgrader in a sandboxed kernel, so that a failing cell costs only that cell.
 
-The kernel has no network and can write no file outside. Not even the folder of its sockets is there to be filled or
-tampered with: the grader opens them, and hands them over open.
+The kernel has no network and can't write files outside the sandbox. Even the folder of its sockets can't be filled or
+tampered with, because the grader opens the sockets and passes them on.
 """
 
 import asyncio
@@ -43,15 +43,15 @@ from grading.isolation.inside.confine import FILES, MEMORY
 from grading.isolation.student_edition import write_student_edition
 from grading.isolation.temporary import temporary_folder
 
-FONTS = Path("/etc/fonts")  # without them matplotlib's first figure comes with a warning, and nbgrader gives 0 for one
+FONTS = Path("/etc/fonts")  # without them, matplotlib's first figure prints a warning, for which nbgrader gives 0
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 PROCESSES = 64  # threads count too: a kernel alone has about 12
 RESTARTS = 5
 LONGEST_MESSAGE = 16 * 2**20
 KILLED = "was stopped by the system"
-MEMORY_FOR_MESSAGES = 2**30  # by which the grader may grow while a kernel runs
+MEMORY_FOR_MESSAGES = 2**30  # growth allowed to the grader while a kernel runs
 
-# What starts inside. It may hold no word in braces: jupyter_client would fill it in.
+# The program that starts inside. It must not contain words in braces, which jupyter_client would fill in.
 LAUNCHER = """
 import contextlib, json, os, resource, subprocess, sys
 settings = json.loads(sys.argv.pop(1))
@@ -80,7 +80,7 @@ IPKernelApp.launch_instance()
 
 
 class SandboxedExecute(Execute):
-    """Executes notebooks as nbgrader's Execute does, in a kernel that can do no harm.
+    """Executes notebooks like nbgrader's Execute, in a kernel that can do no harm.
 
     A cell that ends its kernel or can't be stopped gets an error, and the others are executed again without it.
     """
@@ -101,7 +101,7 @@ class SandboxedExecute(Execute):
         return "immediate"
 
     def preprocess(self, nb: NotebookNode, resources: dict | None = None, km: None = None) -> tuple[NotebookNode, dict]:
-        """Execute every code cell; one that can't be executed gets an error, since no output would earn full points.
+        """Execute every code cell; a cell that can't be executed gets an error, as no output would earn full points.
 
         Raises IsolationIncomplete where students' code can't be isolated, unless `reduced_isolation` is set, and
         RuntimeError if no kernel starts.
@@ -128,7 +128,7 @@ class SandboxedExecute(Execute):
         return nb, self.resources
 
     def _execute(self, nb: NotebookNode, waiting: dict[int, NotebookNode]) -> dict[int, list[NotebookNode]]:
-        """Execute waiting cells in a new kernel, up to one that must be left out; return the outputs for that one."""
+        """Execute waiting cells in a new kernel, up to one that must be left out; return the outputs for that cell."""
         NotebookClient.__init__(self, nb)
         self._room_in_notebook = 5 * self.output_limit
         with self._kernel() as watch:
@@ -139,7 +139,7 @@ class SandboxedExecute(Execute):
                 watch.until = start + seconds + self.iopub_timeout + 5
                 try:
                     self.execute_cell(cell, i)
-                except Exception as error:  # whatever a kernel does, other cells must not pay for it
+                except Exception as error:  # whatever a kernel does must not affect other cells
                     reason = _reason(error, watch, seconds, time.monotonic() - start)
                     self.was_killed |= reason.startswith(KILLED)
                     printed = [output for output in cell.outputs if output.output_type == "stream"]
@@ -148,7 +148,7 @@ class SandboxedExecute(Execute):
 
     @contextmanager
     def _kernel(self) -> Iterator["_Watch"]:
-        """Start a kernel under watch, and end it with all that it has started."""
+        """Start a supervised kernel, and end it with everything that it has started."""
         with ExitStack() as stack:
             folder = stack.enter_context(temporary_folder("kernel-"))
             (folder / "work").mkdir()
@@ -173,7 +173,7 @@ class SandboxedExecute(Execute):
             yield stack.enter_context(_Watch(self.km.provisioner.process))
 
     def _command(self, folder: Path, sockets: dict[str, int]) -> list[str]:
-        """Return the command line of the kernel: always this Python, whatever the notebook names."""
+        """Return the command line of the kernel, which is always this Python, whatever the notebook specifies."""
         assignment = self.resources.get("nbgrader", {}).get("assignment")
         course = _edition(assignment if assignment in topics() else min(topics()), os.getpid())
         given, connection = folder / "given", folder / "connection.json"
@@ -183,12 +183,12 @@ class SandboxedExecute(Execute):
         own_count = ["unshare", "--user", "--map-current-user"] if sandbox.ROOT else []  # of processes, for the limit
         if sandbox.missing_walls():
             readable, own_count = {path: path for path in readable}, []
-            del limits["RLIMIT_NPROC"]  # outside, all that the user runs would count
+            del limits["RLIMIT_NPROC"]  # outside, all processes of the user would count
         settings = {"sockets": sockets, "given": str(readable[given]), "limits": limits}
         settings["cores"] = sandbox.own_cores()
         settings["confine"] = "" if sandbox.missing_walls() else str(readable[INSIDE])
         program = ["env", "-u", "MPLBACKEND", f"PYTHONPATH={readable[course]}"]  # kernels show figures in their own way
-        program += ["NBGRADER_EXECUTION=autograde"]  # as nbgrader does; some notebooks ask for it
+        program += ["NBGRADER_EXECUTION=autograde"]  # like nbgrader; some notebooks look at it
         program += [*own_count, sys.executable, "-c", LAUNCHER, json.dumps(settings), "-f", str(readable[connection])]
         if sandbox.missing_walls():
             return program
@@ -197,7 +197,7 @@ class SandboxedExecute(Execute):
         return sandbox.command(program, readable, own_user=True, all_packages=assignment not in topics())
 
     def _copy_given_files(self, folder: Path) -> None:
-        """Copy those files beside the notebook that the course gives with the assignment; a student adds none."""
+        """Copy the files that the course releases with the assignment; students can't add any."""
         folder.mkdir()
         course = getattr(getattr(self.parent, "parent", None), "coursedir", None)
         if course is not None and "path" in self.resources.get("metadata", {}):
@@ -215,7 +215,7 @@ class SandboxedExecute(Execute):
         return min(super()._get_timeout(cell) or left, left)
 
     def process_message(self, msg: dict[str, Any], cell: NotebookNode, cell_index: int) -> NotebookNode | None:
-        """Keep what a cell sends, up to the limit; then stop the cell."""
+        """Keep the outputs of a cell up to the limit, then stop the cell."""
         size = len(repr(msg)) + sum(map(len, msg["buffers"]))
         if self._interruption is None and size <= min(self._room, self._room_in_notebook):
             self._room, self._room_in_notebook = self._room - size, self._room_in_notebook - size
@@ -226,7 +226,7 @@ class SandboxedExecute(Execute):
         return None
 
     def _stop(self, cell: NotebookNode, text: str = "") -> None:
-        """Say that a cell's output is too long, after the beginning of its text, and interrupt the cell."""
+        """Report that a cell's output is too long, after the beginning of its text, and interrupt the cell."""
         if self._interruption is None:
             most = f"{self.output_limit:,} bytes for a cell, and 5 times that for a notebook"
             too_long = _error("OutputTooLong", f"This cell was stopped: its output is too long. At most {most}.")
@@ -240,7 +240,7 @@ class SandboxedExecute(Execute):
             await self.kc.control_channel.get_msg(timeout=self.iopub_timeout)
 
     async def on_cell_executed(self, **kwargs: Any) -> None:
-        """Note an error that the outputs lack, and notice a cell that has asked its kernel to end."""
+        """Add an error that is missing from the outputs, and detect a cell that has asked its kernel to exit."""
         content = kwargs["execute_reply"]["content"]
         if any(asked["source"] == "ask_exit" and not asked["keepkernel"] for asked in content.get("payload", [])):
             raise DeadKernelError("Kernel was asked to end")
@@ -253,7 +253,7 @@ class SandboxedExecute(Execute):
 
 
 class _Manager(AsyncKernelManager):
-    """Talks to a kernel through sockets in a folder, and starts it with one command only."""
+    """Talks to a kernel through sockets in a folder, and starts it only with the given command."""
 
     def __init__(self, folder: Path, command: list[str]) -> None:
         ports = {f"{channel}_port": number for number, channel in enumerate(CHANNELS, start=1)}
@@ -274,9 +274,9 @@ class _Manager(AsyncKernelManager):
 
 
 class _Watch(threading.Thread):
-    """Kills a kernel when its work is done, and before that if it outlives its time or fills the grader's memory.
+    """Kills a kernel when its work is done, or earlier if it exceeds its time or fills the grader's memory.
 
-    A thread, because a flood of messages may keep the event loop from looking at the clock.
+    This is a thread, because a flood of messages may keep the event loop from checking the clock.
     """
 
     def __init__(self, process: subprocess.Popen) -> None:
@@ -300,11 +300,11 @@ class _Watch(threading.Thread):
             self.time_is_over = time.monotonic() > self.until
             self.memory_is_full = grader.memory_info().rss > most
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # its group, which may have outlived it
+            os.killpg(self.process.pid, signal.SIGKILL)  # its process group, which may have outlived it
 
 
 def _reason(error: Exception, watch: _Watch, seconds: int, taken: float) -> str:
-    """Return in words why a cell must be left out."""
+    """Return the reason why a cell must be left out."""
     status = watch.process.poll() or 0
     if watch.memory_is_full:
         return "sends more than the grader's memory can hold"
@@ -314,7 +314,7 @@ def _reason(error: Exception, watch: _Watch, seconds: int, taken: float) -> str:
         return f"ended, but its output did not arrive, as happens with more than {LONGEST_MESSAGE >> 20} MB at once"
     if not isinstance(error, DeadKernelError):
         return f"makes its kernel send what no kernel should send ({type(error).__name__})"
-    killer = -status if status < 0 else max(0, status - 128)  # bubblewrap reports a signal as shells do
+    killer = -status if status < 0 else max(0, status - 128)  # bubblewrap reports a signal like a shell
     if killer == signal.SIGKILL:
         return f"{KILLED}, perhaps for want of memory"
     if killer:
@@ -328,7 +328,7 @@ def _error(name: str, text: str) -> NotebookNode:
 
 @functools.cache
 def _edition(topic: str, process: int) -> Path:
-    """Write the package without the answers to a topic and later ones, once for each process, until it ends."""
+    """Write the package without the answers to a topic and later ones, once per process; it is removed at the end."""
     kept = ExitStack()
     folder = kept.enter_context(temporary_folder("edition-"))
     multiprocessing.util.Finalize(None, kept.close, exitpriority=10)

@@ -1,4 +1,4 @@
-"""Processes that judge side by side, each with an answer process of its own. One that ends is replaced."""
+"""Parallel worker processes for judging, each with its own answer process. A worker that ends is replaced."""
 
 import multiprocessing
 import multiprocessing.util
@@ -22,19 +22,19 @@ from grading.isolation.answers import AnswerServer
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-WAITING = 2  # tasks for each worker, with the one that it does
-LOOK_SECONDS = 0.5  # between looks whether the run was interrupted
-ENDING_SECONDS = 10  # for a worker that has nothing to do any more
+WAITING = 2  # tasks for each worker, including the current one
+LOOK_SECONDS = 0.5  # between checks for an interrupt
+ENDING_SECONDS = 10  # for a worker that has nothing left to do
 
-_servers: dict[tuple[int, str, bool], AnswerServer] = {}  # of this process, and those that it was forked from
+_servers: dict[tuple[int, str, bool], AnswerServer] = {}  # of this process and the processes that it was forked from
 
 
 class WorkersLost(Exception):
-    """One worker after the other has ended, whatever it was given to do."""
+    """Workers keep ending, whatever their tasks are."""
 
 
 def answer_server(topic: str, reduced: bool = False) -> AnswerServer:
-    """Return this process's answer process for a topic, started when first used and stopped with this process.
+    """Return this process's answer process for a topic, which is started on first use and stopped with this process.
 
     Raises IsolationIncomplete where students' code can't be isolated, unless `reduced` isolation is allowed.
     """
@@ -53,13 +53,13 @@ def side_by_side(
     interrupted: Callable[[], object] = bool,
     doubtful: Callable[[Result], bool] = lambda result: False,
 ) -> Iterator[tuple[Task, Result]]:
-    """Yield each task with its result, as soon as it is there; few tasks wait at a time, however many there are.
+    """Yield each task with its result as soon as it is available; only a few tasks wait at a time.
 
-    A task whose worker ends, or whose result is `doubtful`, is done once more when nothing else is going on. If its
-    worker ends again, its result is what `given_up` makes of it, in another worker.
+    A task whose worker ends, or whose result is `doubtful`, is repeated when nothing else is running. If its worker
+    ends again, its result is that of `given_up`, called in another worker.
 
-    Raises WorkersLost if there is no `given_up`, or if that worker ends, too; KeyboardInterrupt soon after it was
-    `interrupted`; and whatever the work raises.
+    Raises WorkersLost if there is no `given_up` or if that worker ends too, KeyboardInterrupt soon after the run was
+    `interrupted`, and any error of the work.
     """
     again: list[Task] = []
     with closing(_Team(workers or os.cpu_count() or 1, interrupted)) as team:
@@ -73,7 +73,7 @@ def side_by_side(
 
 
 class _Worker(Generic[Task]):
-    """A process that does its tasks one after the other."""
+    """A process that does its tasks one at a time."""
 
     def __init__(self) -> None:
         # Forked workers have torch loaded already; elsewhere fork is not safe.
@@ -81,17 +81,17 @@ class _Worker(Generic[Task]):
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, os.getpid()))
         self._process.start()
-        theirs.close()  # so that the end of the process is the end of the connection
+        theirs.close()  # so that the connection ends with the process
         self.tasks: deque[Task] = deque()
 
     def give(self, work: Callable[[Task], object], task: Task) -> None:
-        """Let the worker do a task. If it has ended, that is noticed when a result is taken."""
+        """Give the worker a task. If it has ended, that is noticed when its result is taken."""
         self.tasks.append(task)
         with suppress(OSError):
             self.connection.send((work, task))
 
     def result(self) -> list:
-        """Return the next result in a list, which is empty if the worker has ended; raise what the work raises."""
+        """Return a list of the next result, which is empty if the worker has ended; raise any error of the work."""
         try:
             result, error = self.connection.recv()
         except (EOFError, OSError):
@@ -101,10 +101,10 @@ class _Worker(Generic[Task]):
         return [result]
 
     def end(self) -> None:
-        """End the process: at once if it has something to do, otherwise when it has put its things away."""
+        """End the process: at once if it is busy, otherwise after it has cleaned up."""
         if not self.tasks:
             with suppress(OSError):
-                self.connection.send(None)  # closing would not do: workers forked later hold this end, too
+                self.connection.send(None)  # closing is not enough, because workers forked later hold this end too
             self._process.join(ENDING_SECONDS)
         self._process.kill()
         self._process.join()
@@ -112,7 +112,7 @@ class _Worker(Generic[Task]):
 
 
 class _Team:
-    """Workers that are started when they are needed. Each has a task that waits, and so never waits for one."""
+    """Workers that are started on demand. Each has a task in reserve, so that it never waits for one."""
 
     def __init__(self, most: int, interrupted: Callable[[], object]) -> None:
         self._most, self._interrupted = most, interrupted
@@ -120,7 +120,7 @@ class _Team:
 
     def done(self, work: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[tuple[Task, list[Result]]]:
         """Yield each task with a list of its result, which is empty if its worker has ended."""
-        back: deque[Task] = deque()  # what waited for a worker that has ended
+        back: deque[Task] = deque()  # tasks in reserve for a worker that has ended
         tasks = iter(tasks)
         while True:
             for task in islice(chain(_emptied(back), tasks), self._room()):
@@ -143,7 +143,7 @@ class _Team:
     def done_alone(
         self, work: Callable[[Task], Result], task: Task, given_up: Callable[[Task], Result] | None
     ) -> Result:
-        """Return the result of a task, or else what `given_up` makes of it. Raises WorkersLost if neither is done."""
+        """Return the result of a task, or that of `given_up`. Raises WorkersLost if neither is available."""
         for attempt in (work, given_up):
             if attempt is not None:
                 ((_, results),) = self.done(attempt, [task])
@@ -152,11 +152,11 @@ class _Team:
         raise WorkersLost("one worker after the other has ended")
 
     def _room(self) -> int:
-        """Return how many more tasks may be given out."""
+        """Return the number of tasks that may still be assigned."""
         return WAITING * self._most - sum(len(worker.tasks) for worker in self._workers.values())
 
     def _freest(self) -> _Worker:
-        """Return the worker with the fewest tasks, a new one if all have some and there may be more."""
+        """Return the worker with the fewest tasks, or a new one if all are busy and more are allowed."""
         freest = min(self._workers.values(), key=lambda worker: len(worker.tasks), default=None)
         if freest is None or (freest.tasks and len(self._workers) < self._most):
             freest = _Worker()
@@ -164,13 +164,13 @@ class _Team:
         return freest
 
     def close(self) -> None:
-        """End all workers; what they are doing is not done."""
+        """End all workers; unfinished tasks are dropped."""
         for worker in self._workers.values():
             worker.end()
 
 
 def _emptied(back: deque[Task]) -> Iterator[Task]:
-    """Yield what is in a queue until nothing is."""
+    """Yield the items of a queue until it is empty."""
     while back:
         yield back.popleft()
 
@@ -186,16 +186,16 @@ def _serve(connection: Connection, parent: int) -> None:
             done = work(task), None
         except Exception as error:
             done = None, error
-        with suppress(BrokenPipeError):  # nobody wants it any more
+        with suppress(BrokenPipeError):  # the result is no longer wanted
             connection.send(done)
 
 
 def _take(connection: Connection, parent: int, put: Callable[[object], None]) -> None:
-    """Take tasks at once, so that nobody waits to give one; end this process when the main process is killed."""
+    """Take tasks at once, so that the main process never waits; end this process when the main process is killed."""
     with suppress(EOFError, OSError):
         while True:
             if connection.poll(0.5):
                 put(connection.recv())
             elif os.getppid() != parent:
-                os._exit(1)  # the answer process ends when nobody listens to it
+                os._exit(1)  # the answer process ends when its connection closes
     put(None)

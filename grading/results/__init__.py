@@ -1,1 +1,1 @@
-"""What comes out of grading: pages for students, a report and files for instructors."""
+"""The results of grading: pages for students, a report and files for instructors."""

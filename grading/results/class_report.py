@@ -1,7 +1,7 @@
-"""What a class got right and wrong: points of each part of each exercise, and the mistakes by how many made them.
+"""Reports how a class did: points for each part of each exercise, and the most frequent mistakes.
 
-Points are those of the gradebook, so what a person has changed counts. What the judge has said is read from the graded
-notebooks, where it stands beside the outputs.
+Points come from the gradebook, so manual changes count. The judge's messages are read from the graded notebooks, where
+they are stored with the outputs.
 """
 
 import json
@@ -19,12 +19,12 @@ from grading.results.pages import plain_number, printable, rendered
 from transformer_lm.checks.engine.verdict import Mark
 
 WIDTH = 100
-NAMED = 12  # mistakes that are listed for a part; more are counted
+NAMED = 12  # mistakes listed for a part; others are only counted
 
 
 @dataclass
 class Mistake:
-    """A mistake, in the words of its hint, who made it, and what it looked like if that is no matter of numbers."""
+    """A mistake in the words of its hint, the students who made it, and its details if it is not about numbers."""
 
     hint: str
     example: str = ""
@@ -33,7 +33,7 @@ class Mistake:
 
 @dataclass
 class PartReport:
-    """How a class did in one graded cell."""
+    """The results of a class for one graded cell."""
 
     name: str
     most: float
@@ -43,18 +43,18 @@ class PartReport:
 
     @property
     def count(self) -> int:
-        """How many have handed it in."""
+        """The number of submissions."""
         return sum(self.counts.values())
 
     @property
     def mean(self) -> float:
-        """The mean of the points of those who do not wait for a person."""
+        """The mean score of submissions that do not need manual grading."""
         return self.points / max(1, self.count - self.counts["waits"])
 
 
 @dataclass
 class ExerciseReport:
-    """How a class did in the parts of one exercise."""
+    """The results of a class for the parts of one exercise."""
 
     title: str
     parts: list[PartReport] = field(default_factory=list)
@@ -62,7 +62,7 @@ class ExerciseReport:
 
 @dataclass(frozen=True)
 class ClassReport:
-    """How a class did in an assignment."""
+    """The results of a class for an assignment."""
 
     assignment: str
     students: int
@@ -73,7 +73,7 @@ class ClassReport:
 
 
 def class_report(root: Path, assignment: str) -> ClassReport:
-    """Return how the class of the course in a folder did in an assignment.
+    """Return the results of a class for an assignment of the course in a folder.
 
     Raises ValueError if nothing of that assignment has been graded.
     """
@@ -103,7 +103,7 @@ def class_report(root: Path, assignment: str) -> ClassReport:
 
 
 def _id(mark: Mark) -> str:
-    """Return what a mark is counted by: the id of the mistake, which a better sentence does not change."""
+    """Return the key by which a mark is counted: the id of the mistake, which survives a rewording of its hint."""
     return mark.failure.mistake or mark.failure.hint if mark.failure else mark.praise
 
 
@@ -122,7 +122,7 @@ def _state(points: float, most: float, waits: bool) -> str:
 
 
 def _grades(gradebook: Gradebook, assignment: str) -> list[tuple[str, str, float, bool]]:
-    """Return student, cell, points and whether it waits for a person, of all that is in the gradebook, in one query."""
+    """Return student, cell, points and need for manual grading of all grades in the gradebook, in one query."""
     known = {each.name: each.id for each in gradebook.assignments}
     query = (
         gradebook.db.query(SubmittedAssignment.student_id, BaseCell.name, Grade.score, Grade.needs_manual_grade)
@@ -136,7 +136,7 @@ def _grades(gradebook: Gradebook, assignment: str) -> list[tuple[str, str, float
 
 
 def _order(gradebook: Gradebook, assignment: str) -> dict[str, float]:
-    """Return the graded cells of an assignment with their points, as they stand in its notebooks."""
+    """Return the graded cells of an assignment with their points, in the order of its notebooks."""
     found = {}
     for notebook in gradebook.find_assignment(assignment).notebooks:
         graded = {cell.name: cell.max_score for cell in [*notebook.grade_cells, *notebook.task_cells]}
@@ -145,7 +145,7 @@ def _order(gradebook: Gradebook, assignment: str) -> dict[str, float]:
 
 
 def _judged_by_part(folders: dict[str, Path]) -> dict[tuple[str, str], Mark]:
-    """Return what the judge has said, by student and part, from the folders of graded notebooks."""
+    """Return the judge's results by student and part, from the folders of graded notebooks."""
     said = {}
     for student, folder in folders.items():
         for path in folder.glob("*.ipynb"):
@@ -155,7 +155,7 @@ def _judged_by_part(folders: dict[str, Path]) -> dict[tuple[str, str], Mark]:
 
 
 def _by_exercise(parts: dict[str, PartReport]) -> list[ExerciseReport]:
-    """Return parts by their exercises; a cell that no record knows stands alone."""
+    """Return parts grouped by exercise; a cell without a record is its own group."""
     titles = {part.name: record.title for record in records().values() for part in record.parts}
     found: list[ExerciseReport] = []
     for name, part in parts.items():
@@ -187,7 +187,7 @@ def as_text(report: ClassReport, names: bool = False) -> str:
 
 
 def _counts(part: PartReport) -> str:
-    """Return in words how many got how much."""
+    """Describe how many students got full, some or no points."""
     words = {"full": "full", "part": "part", "none": "none", "waits": "to mark"}
     if not part.most:
         words |= {"full": "nothing off", "part": "marked down"}
@@ -197,12 +197,12 @@ def _counts(part: PartReport) -> str:
 
 
 def _hanging(start: str, text: str) -> str:
-    """Return a text in lines that begin below each other, without what would command a terminal."""
+    """Return a text in aligned lines, without control characters for the terminal."""
     return textwrap.fill(
         printable(" ".join(text.split())), WIDTH, initial_indent=start, subsequent_indent=" " * len(start)
     )
 
 
 def as_page(report: ClassReport, names: bool = False) -> str:
-    """Return a report as a page that needs nothing but itself."""
+    """Return a report as a self-contained page."""
     return rendered("report.html.j2", report=report, names=names, named=NAMED, counts=_counts)

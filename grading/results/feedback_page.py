@@ -1,4 +1,4 @@
-"""The page that a student gets back: points, why, and what was handed in. It reads on a phone as on a desk."""
+"""The feedback page for a student: points, reasons and the submission, readable on phones and desktops."""
 
 import re
 import shutil
@@ -34,7 +34,7 @@ PICTURE = re.compile(r"<img\b([^<>]*)>")
 
 @dataclass(frozen=True)
 class Score:
-    """What a cell gets. `waits` if a person has still to look at it; `judged` is what it got before a person did."""
+    """The score of a cell. It `waits` if it needs manual grading; `judged` is its score before manual grading."""
 
     points: float
     most: float
@@ -44,7 +44,7 @@ class Score:
 
     @property
     def state(self) -> str:
-        """Whether it is full, part or none of the points, or waits; even if there are none to be had."""
+        """Whether it is full, part or none of the points, or waits; even if the maximum and the score are 0."""
         if self.waits and not self.by_hand:
             return "waits"
         if not self.points and not self.most:
@@ -56,7 +56,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Check:
-    """A check: its points and what is said about them."""
+    """A check with its points and messages."""
 
     name: str
     score: Score
@@ -66,7 +66,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Answer:
-    """A cell that a student has filled in: code or text, with a person's comment; `score` if a person marks it."""
+    """A cell filled in by a student, code or text, with the instructor's comment, and a `score` if graded manually."""
 
     name: str
     source: Markup
@@ -78,7 +78,7 @@ class Answer:
 
 @dataclass
 class Exercise:
-    """What stands under one heading: checks, the code that they check, and what a person marks."""
+    """The cells under one heading: checks, the code that they check, and manually graded answers."""
 
     anchor: str
     title: str
@@ -87,7 +87,7 @@ class Exercise:
 
     @property
     def scores(self) -> list[Score]:
-        """The scores of all that gets points."""
+        """The scores of everything that gets points."""
         return [each.score for each in [*self.checks, *self.answers] if each.score]
 
     @property
@@ -100,7 +100,7 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Shown:
-    """A cell of the whole notebook, as it is shown."""
+    """A cell of the whole notebook, as displayed."""
 
     source: Markup
     is_code: bool
@@ -108,12 +108,12 @@ class Shown:
 
 
 class TookTooLong(BaseException):
-    """A page was not ready in time. Nobody who takes an Exception for a fault of the notebook catches it."""
+    """A page was not ready in time; not an Exception, so that it is not taken for a fault of the notebook."""
 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TookTooLong in what takes longer than this; only the main thread can be interrupted."""
+    """Raise TookTooLong in the body if it takes longer than this; only the main thread can be interrupted."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -131,7 +131,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 class WholeFilesWriter(FilesWriter):
-    """Writes a page under a temporary name, then puts it in place: there is never half of one."""
+    """Writes a page under a temporary name, then renames it, so that there is never a partial page."""
 
     def write(self, output: str, resources: dict, notebook_name: str | None = None, **options: object) -> Path:
         """Write a page and return its path."""
@@ -140,7 +140,7 @@ class WholeFilesWriter(FilesWriter):
 
 
 class FeedbackExporter(Exporter):
-    """What `nbgrader generate_feedback` writes: a page that needs nothing but itself."""
+    """The exporter for `nbgrader generate_feedback`, which writes self-contained pages."""
 
     file_extension = ".html"
     seconds = Float(60, help="How long a page may take; then it is made without the notebook's cells.").tag(config=True)
@@ -154,7 +154,7 @@ class FeedbackExporter(Exporter):
     def from_notebook_node(
         self, nb: NotebookNode, resources: dict | None = None, **options: object
     ) -> tuple[str, dict]:
-        """Return the page of a graded notebook, after the steps that nbgrader_config.py names."""
+        """Return the page of a graded notebook, after the preprocessors named in nbgrader_config.py."""
         ids = resources["nbgrader"]
         with Gradebook(ids["db_url"]) as gradebook:
             renew_penalty(gradebook, gradebook.find_submission(ids["assignment"], ids["student"]), self.config)
@@ -171,7 +171,7 @@ class FeedbackExporter(Exporter):
 
 
 def _remove_unfinished(converter: GenerateFeedback) -> None:
-    """Remove the folders in which a page is missing: nbgrader would take what is there for all of it."""
+    """Remove the folders in which a page is missing, which nbgrader would take for complete."""
     names = re.compile(converter._format_source("(?P<assignment>.*)", "(?P<student>.*)", escape=True))
     for folder, notebooks in converter.assignments.items():
         found = names.match(folder)
@@ -182,7 +182,7 @@ def _remove_unfinished(converter: GenerateFeedback) -> None:
 
 
 def _facts(graded: SubmittedNotebook) -> dict[str, object]:
-    """Return what the template needs to know from the gradebook."""
+    """Return the template's values from the gradebook."""
     student, submission = graded.student, graded.assignment
     penalty = graded.late_submission_penalty or 0
     return {
@@ -201,7 +201,7 @@ def _facts(graded: SubmittedNotebook) -> dict[str, object]:
 def page(
     nb: NotebookNode, scores: dict[str, Score], comments: dict[str, tuple[str, str]], whole: bool = True
 ) -> dict[str, object]:
-    """Return what the template of a feedback page needs to know from the notebook, with all cells or without."""
+    """Return the feedback template's values from the notebook, with or without all cells."""
     notice = next((cell.source for cell in nb.cells if cell.get("id") == NOTICE), "")
     shown = list(_shown_cells(cell for cell in nb.cells if cell.source != notice)) if whole else []
     return {
@@ -216,7 +216,7 @@ def page(
 
 
 def _bare(nb: NotebookNode) -> NotebookNode:
-    """Return a notebook with no more than the headings of the course's texts, the marks of cells, and the messages."""
+    """Return a notebook with only the headings of the course's texts, the cells' marks, and the messages."""
     bare = NotebookNode(metadata=nb.metadata, cells=[])
     for cell in nb.cells:
         source = "\n".join(f"# {heading}" for heading in _headings(cell)) if marks(cell).get("locked") else ""
@@ -225,7 +225,7 @@ def _bare(nb: NotebookNode) -> NotebookNode:
 
 
 def _shown_cells(cells: Iterable[NotebookNode]) -> Iterator[Shown]:
-    """Yield cells as they are shown, as long as they fit on a page."""
+    """Yield cells as displayed, as long as they fit on a page."""
     left = LONGEST_PAGE
     for cell in cells:
         shown = _shown(cell)
@@ -246,7 +246,7 @@ def _score(grade: object) -> Score:
 
 
 def _comments(graded: SubmittedNotebook) -> dict[str, tuple[str, str]]:
-    """Return for each cell what a person has said about it, and what nbgrader has."""
+    """Return the instructor's and nbgrader's comments on each cell."""
     return {each.name: (each.manual_comment or "", each.auto_comment or "") for each in graded.comments}
 
 
@@ -255,7 +255,7 @@ def _title(nb: NotebookNode) -> str:
 
 
 def _headings(cell: NotebookNode) -> list[str]:
-    """Return the headings of a text of the course, without the signs of Markdown and the points."""
+    """Return the headings of a course text, without Markdown syntax and points."""
     if cell.cell_type != "markdown" or marks(cell).get("solution"):
         return []
     found, is_code = [], False
@@ -268,14 +268,14 @@ def _headings(cell: NotebookNode) -> list[str]:
 
 
 def _without_points(heading: str) -> str:
-    """Return a heading without points in parentheses at its end."""
+    """Return a heading without the points in parentheses at its end."""
     before, _, inside = heading.removesuffix(")").rpartition("(")
     has_points = heading.endswith(")") and ")" not in inside and re.search(r"\bpoints?\b", inside)
     return before.rstrip(" ") if has_points else heading
 
 
 def exercises(nb: NotebookNode, scores: dict[str, Score], comments: dict[str, tuple[str, str]]) -> list[Exercise]:
-    """Return the exercises of a graded notebook: what is under one heading belongs together."""
+    """Return the exercises of a graded notebook, by grouping the cells under each heading."""
     judged = marks_of_parts(nb)
     # Where the course's own texts are locked, a student's headings do not count.
     locked = any(marks(cell).get("locked") and _headings(cell) for cell in nb.cells)
@@ -325,7 +325,7 @@ def _answer(
 
 
 class _Renderer(AttachedPictures):
-    """Shows mathematics as it is typed: a page without scripts has no better way that is safe for any text."""
+    """Shows formulas as typed, because a page without scripts has no better way that is safe for any text."""
 
     def inline_math(self, body: str) -> str:
         return f"<code>{self.escape_html(body)}</code>"
@@ -338,7 +338,7 @@ class _Renderer(AttachedPictures):
 
 
 def text_of(source: str, attachments: dict | None = None) -> Markup:
-    """Return a text in Markdown as HTML that runs nothing, with the pictures that are attached to it."""
+    """Return a Markdown text as HTML that runs nothing, with its attached pictures."""
     renderer = _Renderer(escape=False, exclude_anchor_links=True, attachments=attachments)
     return _described(from_markdown(source, renderer))
 
@@ -364,7 +364,7 @@ def _outputs(cell: NotebookNode) -> list[Markup]:
 
 
 def _output(output: NotebookNode) -> Markup:
-    """Return one output as HTML: what the step HarmlessOutputs has left of it."""
+    """Return one output, as cleaned by HarmlessOutputs, as HTML."""
     if output.output_type == "stream":
         return _text(_overwritten(output.text))
     if output.output_type == "error":
@@ -382,7 +382,7 @@ def _output(output: NotebookNode) -> Markup:
 
 
 def _overwritten(text: str) -> str:
-    """Return a text without what a progress bar has drawn before, in the same line."""
+    """Return a text without the earlier states of progress bars on the same line."""
     return "\n".join(line.removesuffix("\r").rpartition("\r")[2] for line in text.split("\n"))
 
 

@@ -1,4 +1,4 @@
-"""Pages that need nothing but themselves: no script, no other host; everything that is put into them is escaped."""
+"""Self-contained pages, without scripts or other hosts, in which all inserted text is escaped."""
 
 import functools
 import re
@@ -12,7 +12,7 @@ from pygments.lexers import PythonLexer
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_TEXT = 20_000  # characters of one cell or output
-LONGEST_LINE, MOST_EMPTY_LINES = 500, 20  # of code that is coloured
+LONGEST_LINE, MOST_EMPTY_LINES = 500, 20  # of highlighted code
 
 
 def rendered(template: str, **values: object) -> str:
@@ -34,13 +34,13 @@ def _environment() -> Environment:
 
 
 def plain_number(number: float) -> str:
-    """Return a number with at most two decimals, and none that it does not need."""
+    """Return a number with at most two decimals, without trailing zeros."""
     text = f"{round(number, 2) + 0:g}"  # + 0 turns -0.0 into 0.0
     return text.replace("-", "\N{MINUS SIGN}")
 
 
 def points_told(points: float, most: float) -> str:
-    """Return points in words. Where there are none to be had, they are taken off or added."""
+    """Return points in words; for a maximum of 0, they are points taken off or added."""
     if most:
         return f"{plain_number(points)} of {plain_number(most)} {'point' if most == 1 else 'points'}"
     if not points:
@@ -49,26 +49,26 @@ def points_told(points: float, most: float) -> str:
 
 
 def with_code(text: str) -> Markup:
-    """Return a sentence whose `names in backticks` are set as code."""
+    """Return a sentence with `names in backticks` set as code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def printable(text: str) -> str:
-    """Return a line for a terminal, with the signs that would command it, or turn its direction, as their codes."""
+    """Return a line for a terminal, with control characters and changes of text direction shown as codes."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def shortened(text: str) -> str:
-    """Return a text, or its beginning if it is too long for a page."""
+    """Return a text, shortened if it is too long for a page."""
     if len(text) <= LONGEST_TEXT:
         return text
     return f"{text[:LONGEST_TEXT]}\n… and {len(text) - LONGEST_TEXT:,} more characters"
 
 
 def wrapped(source: str) -> str:
-    """Return code without very long lines, blanks at their ends, and many empty lines in a row.
+    """Return code without very long lines, trailing spaces, and runs of many empty lines.
 
-    Pygments takes the square of their length.
+    Pygments takes time quadratic in their length.
     """
     parts = (
         line[start : start + LONGEST_LINE].rstrip()
@@ -79,5 +79,5 @@ def wrapped(source: str) -> str:
 
 
 def code(source: str) -> Markup:
-    """Return Python, as HTML, with its words marked by kind."""
+    """Return Python code as highlighted HTML."""
     return Markup(highlight(wrapped(shortened(source)), PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)))

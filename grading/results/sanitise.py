@@ -1,4 +1,4 @@
-"""Notebooks as pages: without hidden tests and rubrics, and without what would run in a reader's browser."""
+"""Cleans notebooks for pages: no hidden tests or rubrics, and nothing that would run in a browser."""
 
 import re
 from collections import Counter
@@ -25,31 +25,31 @@ ADDRESSES = {"src": "data:image/", "href": ("http://", "https://", "mailto:", "#
 PICTURES = ("image/png", "image/jpeg", "image/gif")
 TEXTS_AND_PICTURES = frozenset({"text/plain", "text/html", "text/markdown", "text/latex", *PICTURES})
 
-# No honest notebook meets these limits. Without them, to clean a few kilobytes could take hours.
-LONGEST_HTML = 60_000  # characters of one output; text in Markdown is cut as on all pages
+# No honest notebook reaches these limits. Without them, cleaning a few kilobytes could take hours.
+LONGEST_HTML = 60_000  # characters of one output; Markdown text is cut as on all pages
 MOST_MARKUP = 1_000_000  # characters of all outputs that are to be cleaned
 MOST_SOURCE = 1_000_000  # characters of all cells that a student has added
 MOST_OUTPUTS = 100  # of a cell
-MOST_NESTING = 50_000  # the depths of all elements together
+MOST_NESTING = 50_000  # sum of the depths of all elements
 TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
 ENDS_ITSELF = {"br", "dd", "dt", "hr", "img", "li", "p", "td", "th", "tr"}
 
 
 class HideHiddenTests(ClearHiddenTests):
-    """Takes hidden tests out of feedback, and with them the lines of errors that would quote them.
+    """Removes hidden tests from feedback, and with them the lines of errors that would quote them.
 
-    What such a cell prints goes too: an answer may print what a hidden test has called it with.
+    Printed output of such a cell is removed too, because an answer may print the arguments of a hidden test.
     """
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        """Hide what students should not see of all cells."""
+        """Hide hidden tests in all cells."""
         self.judged = set(marks_of_parts(nb))
         return super().preprocess(nb, resources)
 
     def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
-        """Hide what students should not see of one cell."""
+        """Hide hidden tests in one cell."""
         if is_check(cell) and self._remove_hidden_test_region(cell):
-            said = cell.outputs[-1:] if marks(cell)["grade_id"] in self.judged else []  # what the judge says comes last
+            said = cell.outputs[-1:] if marks(cell)["grade_id"] in self.judged else []  # the judge's message comes last
             cell.outputs = [output for output in cell.outputs if output.output_type == "error"] + said
             for output in cell.outputs:
                 if output.output_type == "error":
@@ -58,20 +58,20 @@ class HideHiddenTests(ClearHiddenTests):
 
 
 class HideRubrics(ClearMarkScheme):
-    """Takes out of feedback the rubrics, which the release leaves out and grading brings back for whoever marks."""
+    """Removes rubrics from feedback; the release leaves them out, and grading restores them for the instructor."""
 
     def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
-        """Hide the rubric of one cell; what students write is theirs."""
+        """Hide the rubric of one cell; students' own text is not changed."""
         if marks(cell).get("locked") or marks(cell).get("task"):
             self._remove_mark_scheme_region(cell)
         return cell, resources
 
 
 class HarmlessOutputs(NbGraderPreprocessor):
-    """Leaves texts and pictures of outputs, of HTML what runs nothing, and of all that no more than a page can show."""
+    """Keeps text, pictures and harmless HTML of outputs, and of these no more than a page can show."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        """Clean the outputs of all cells, and cut what is too long."""
+        """Clean the outputs of all cells, and shorten those that are too long."""
         self.source_left, self.markup_left = MOST_SOURCE, MOST_MARKUP
         return super().preprocess(nb, resources)
 
@@ -80,7 +80,7 @@ class HarmlessOutputs(NbGraderPreprocessor):
         self._cut_source(cell)
         if len(cell.get("outputs", [])) > MOST_OUTPUTS:
             note = f"… and {len(cell.outputs) - MOST_OUTPUTS:,} more outputs\n"
-            # The last one stays: under a check, it is what the judge says.
+            # The last output is kept: under a check, it is the judge's message.
             cell.outputs[MOST_OUTPUTS - 1 : -1] = [new_output("stream", text=note)]
         for output in cell.get("outputs", []):
             if "metadata" in output:  # nbconvert would write its width and height without quotes
@@ -109,7 +109,7 @@ class HarmlessOutputs(NbGraderPreprocessor):
 
 
 class AttachedPictures(IPythonRenderer):
-    """Shows pictures that are attached to a cell, each once, and none where they are not there."""
+    """Shows the pictures attached to a cell, each once, and omits missing ones."""
 
     def __init__(self, *arguments: object, attachments: dict | None = None, **options: object) -> None:
         super().__init__(*arguments, attachments=dict(attachments or {}), **options)
@@ -118,26 +118,26 @@ class AttachedPictures(IPythonRenderer):
         prefix, _, name = src.partition(":")
         if prefix != "attachment":
             return src
-        found = self.attachments.pop(name, {})  # a picture a thousand times would be a page of gigabytes
+        found = self.attachments.pop(name, {})  # a picture shown a thousand times would make a page of gigabytes
         kind = next((kind for kind in PICTURES if kind in found), None)
         return f"data:{kind};base64,{found[kind]}" if kind else ""
 
 
 @pass_context
 def harmless_markdown(context: Context, source: str) -> Markup:
-    """Return a text in Markdown as HTML that runs nothing; the filter that nbconvert's pages use."""
+    """Return a Markdown text as HTML that runs nothing; the filter used by nbconvert's pages."""
     renderer = AttachedPictures(escape=False, attachments=context.get("cell", {}).get("attachments", {}))
     return Markup(from_markdown(source, renderer))
 
 
 def from_markdown(source: str, renderer: IPythonRenderer) -> str:
-    """Return a text in Markdown as HTML that runs nothing."""
-    few_blanks = re.sub(" {100,}", " " * 100, shortened(source))  # of which mistune takes the square
+    """Return a Markdown text as HTML that runs nothing."""
+    few_blanks = re.sub(" {100,}", " " * 100, shortened(source))  # mistune takes quadratic time for these
     return harmless(MarkdownWithMath(renderer=renderer).render(few_blanks))
 
 
 def harmless(page: str) -> str:
-    """Return HTML without scripts, styles and forms; pictures must be part of it. What is too deep becomes text."""
+    """Return HTML without scripts, styles and forms; pictures must be embedded. HTML nested too deeply becomes text."""
     if _nesting(page) > MOST_NESTING:
         return _as_text(page)
     return nh3.clean(
@@ -151,7 +151,7 @@ def harmless(page: str) -> str:
 
 
 def _nesting(page: str) -> int:
-    """Return the sum of the depths of all elements, roughly: to clean them takes time in proportion to it."""
+    """Return roughly the sum of the depths of all elements, to which the time for cleaning is proportional."""
     opened, depth, nesting = Counter(), 0, 0
     for end, name in TAG.findall(page):
         name = name.lower()
@@ -168,5 +168,5 @@ def _as_text(page: str) -> str:
 
 
 def _address(tag: str, name: str, value: str) -> str | None:
-    """Return an attribute as it is, or None for an address that is not allowed."""
+    """Return an attribute unchanged, or None for an address that is not allowed."""
     return value if name not in ADDRESSES or value.startswith(ADDRESSES[name]) else None

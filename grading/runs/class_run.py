@@ -1,7 +1,7 @@
-"""Grade a class: judging goes on side by side, one process writes to the gradebook, and a run can be killed.
+"""Grades a class: workers judge in parallel, one process writes to the gradebook, and a run may be killed at any time.
 
-For each student who is done, a small file says for which submission, and by which judge. It is written last: a run that
-starts again does over whatever has none, or was graded before the judge was changed, and leaves the others alone.
+For each graded student, a small file records the submission and the version of the judge. It is written last. So a new
+run grades only submissions that have no such file or were graded before the judge was changed.
 """
 
 import glob
@@ -42,7 +42,7 @@ CHANGED = "It was changed while the run went on."
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table that ends a run."""
+    """A row of the table at the end of a run."""
 
     student: str
     score: float
@@ -53,12 +53,12 @@ class Row:
 
 
 class ClassRun:
-    """One assignment of the course in a folder, to be graded for some students, or for all who have handed in.
+    """One assignment of the course in a folder, to be graded for some students, or for all who have submitted.
 
-    `left` tells, after a run, why some are still to do; `outdated`, after `to_do`, whose grades are for the submission
-    as it is now, but by a judge or records that have changed since.
+    After a run, `left` says why some students are not graded. After `to_do`, `outdated` lists the students whose grades
+    are for the current submission, but by a judge or records that have changed since.
 
-    Raises ValueError if the assignment has not been released, or if one of the students has handed in nothing, and
+    Raises ValueError if the assignment has not been released or one of the students has not submitted, and
     GradebookLost whenever the gradebook can't be reached.
     """
 
@@ -97,10 +97,10 @@ class ClassRun:
     def _autograded(self, student: str) -> Path:
         return self._folder(self._course.autograded_directory, student)
 
-    # What is done, and what is to do.
+    # What is done, and what is to be done.
 
     def to_do(self, force: bool = False) -> list[str]:
-        """Return the students whose submission, as it is now, has not been graded by this judge; all with `force`."""
+        """Return the students whose current submission has not been graded by this judge, or all with `force`."""
         with self._gradebook() as gradebook:
             saved = self._saved(gradebook)
         graded = {each for each in self.students if each in saved and self._is_graded(each)}
@@ -108,7 +108,7 @@ class ClassRun:
         return [each for each in self.students if force or each not in graded or each in self.outdated]
 
     def _saved(self, gradebook: Gradebook) -> set[str]:
-        """Return who has grades in the gradebook; it may be another one than at the last run."""
+        """Return the students with grades in the gradebook, which may not be that of the last run."""
         wanted = SubmittedAssignment.assignment_id == gradebook.find_assignment(self.assignment).id
         return {student for (student,) in gradebook.db.query(SubmittedAssignment.student_id).filter(wanted)}
 
@@ -124,7 +124,7 @@ class ClassRun:
         return done if isinstance(done, dict) and {"digest", "notes", "graded"} <= done.keys() else {}
 
     def _is_graded(self, student: str) -> bool:
-        """Return whether a submission was graded as it is now, by whatever judge."""
+        """Return whether a submission was graded in its current state, by any version of the judge."""
         done = self._done(student)
         graded = self._autograded(student).is_dir()
         return bool(done) and done["graded"] == graded and done["digest"] == self._digest(self._handed_in(student))
@@ -133,7 +133,7 @@ class ClassRun:
         return handed_in(self._submission(student))
 
     def _digest(self, found: HandedIn | None) -> str:
-        """Return a fingerprint of what a grade depends on: the files handed in, and the release."""
+        """Return a fingerprint of the submitted files and the release, on which a grade depends."""
         digest = hashlib.sha256(found.digest.encode() if found else b"gone")
         for notebook in self._locked:
             digest.update(released_path(self._course, self.assignment, notebook).read_bytes())
@@ -142,14 +142,14 @@ class ClassRun:
     # Grading.
 
     def grade(self, students: list[str], workers: int | None = None, cluster: str | None = None) -> Iterator[str]:
-        """Grade these students, here or on the cluster at an address; yield each one's name when that is done.
+        """Grade these students, here or on the cluster at an address; yield each name when it is done.
 
-        What could not be graded is in `left`. Raises ClusterUnusable if the cluster can't be used, and MachineFault if
-        the machine can't go on. What is done until then is kept.
+        Submissions that could not be graded are in `left`. Raises ClusterUnusable if the cluster can't be used, and
+        MachineFault if the machine can't go on. Grades saved by then are kept.
         """
         self.left.clear()
         jobs, done = map(self._job, students), self._done_file("").parent
-        # The first workers of this machine are forked before the gradebook is used, and inherit no connection to it.
+        # The first local workers are forked before the gradebook is used, so they inherit no connection to it.
         with _patient() as asked, kept_open(self._course.db_url) as failures:
             how = {"interrupted": asked.__len__, "doubtful": attrgetter("doubtful")}
             if cluster:
@@ -187,8 +187,8 @@ class ClassRun:
     def _save(self, job: Job, found: Judged, failures: list[object], asked: list) -> None:
         """Let nbgrader write gradebook and graded notebook, then note that this submission is done.
 
-        What was graded before stays if it is still what is handed in, or if this fails. Raises GradebookLost if one of
-        the `failures` of the gradebook was the reason, and MachineFault if the machine was.
+        The earlier graded notebook is kept if the submission has not changed, or if this fails. Raises GradebookLost if
+        this fails because of one of the gradebook's `failures`, and MachineFault if the machine is the reason.
         """
         student, notes, failed = job.student, [*found.notes], found.failed
         before = self._done(student).get("digest")
@@ -197,7 +197,7 @@ class ClassRun:
             return
         with self._earlier_kept(student):
             if not failed and not job.problem:
-                self._done_file(student).unlink(missing_ok=True)  # gradebook and notebook may differ from now on
+                self._done_file(student).unlink(missing_ok=True)  # from here on, gradebook and notebook may differ
                 error = self._graded_by_nbgrader(job, found, failures, asked)
                 changed = not error and self._has_changed(job)
                 notes += [f"nbgrader could not grade it: {error}"] if error else [CHANGED] if changed else []
@@ -214,12 +214,12 @@ class ClassRun:
             self._note_done(student, "" if failed else job.digest, notes, graded)
 
     def _has_changed(self, job: Job) -> bool:
-        """Tell whether a submission is no longer what it was when its job was made."""
+        """Return whether a submission has changed since its job was created."""
         found = self._handed_in(job.student)
         return found is None or self._digest(found) != job.digest
 
     def _graded_by_nbgrader(self, job: Job, found: Judged, failures: list[object], asked: list) -> str:
-        """Let nbgrader save what a worker has found out; return why it could not, in words."""
+        """Let nbgrader save the findings of a worker; return the reason if it could not."""
         for attempt in (1, 2):
             errors = _Errors()
             self._api.log.addHandler(errors)
@@ -229,7 +229,7 @@ class ClassRun:
             finally:
                 ready.clear()
                 self._api.log.removeHandler(errors)
-            if len(asked) > 1:  # which nbgrader takes for an error of the submission
+            if len(asked) > 1:  # nbgrader takes it for an error of the submission
                 raise KeyboardInterrupt
             if failures:
                 raise lost(self._course.db_url, failures[-1])
@@ -245,12 +245,12 @@ class ClassRun:
         raise AssertionError
 
     def _aside(self, student: str) -> Path:
-        """Return where what was graded before lies while it is graded anew."""
+        """Return the folder for the earlier graded notebook during a new grading."""
         return self._folder(self._course.autograded_directory, ".aside") / student
 
     @contextmanager
     def _earlier_kept(self, student: str) -> Iterator[None]:
-        """Put aside what was graded before; put it back if this fails, or at the next run if this is killed."""
+        """Move the earlier graded notebook aside; restore it if this fails, or at the next run if this is killed."""
         folder, aside = self._autograded(student), self._aside(student)
         self._put_back(student)
         if folder.is_dir():
@@ -262,7 +262,7 @@ class ClassRun:
             self._put_back(student)
             raise
         shutil.rmtree(aside, ignore_errors=True)
-        with suppress(OSError):  # as it does while there are others
+        with suppress(OSError):  # raised while there are others
             aside.parent.rmdir()
             aside.parent.parent.rmdir()
 
@@ -277,7 +277,7 @@ class ClassRun:
         write_whole(self._done_file(student), json.dumps(done))
 
     def _save_zeros(self, student: str) -> None:
-        """Save that there is nothing to grade: 0 points, for a person to look at."""
+        """Save 0 points for manual grading, because there is nothing to grade."""
         with self._gradebook() as gradebook:
             gradebook.update_or_create_student(student)
             submission = gradebook.update_or_create_submission(self.assignment, student)
@@ -286,7 +286,7 @@ class ClassRun:
             gradebook.db.commit()
 
     def rows(self) -> Iterator[Row]:
-        """Yield what the gradebook says about each student of this run who has been graded."""
+        """Yield a row from the gradebook for each graded student of this run."""
         with self._gradebook() as gradebook:
             saved = self._saved(gradebook)
             for student in self.students:
@@ -308,12 +308,12 @@ class ClassRun:
 
 
 def _can_be_saved(student: str) -> bool:
-    """Tell whether the gradebook can hold a name, and a folder can have it with a few letters more."""
+    """Return whether a name can be stored in the gradebook, and, with a few more letters, as a folder's name."""
     return student.isprintable() and len(student.encode()) <= LONGEST_NAME
 
 
 def _unusable(student: str) -> str:
-    """Return in a sentence why nothing can be graded under a name, if so."""
+    """Return a sentence on why a name can't be graded; empty if it can."""
     if not _can_be_saved(student):
         most = f"at most {LONGEST_NAME} bytes"
         return f"The name of the folder must be text that can be printed, of {most}: rename it, and run again."
@@ -323,7 +323,7 @@ def _unusable(student: str) -> str:
 
 
 class _Errors(logging.Handler):
-    """Keeps the errors that nbgrader catches, logs, and takes for faults of the submission."""
+    """Keeps the errors that nbgrader catches, logs and takes for faults of the submission."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -338,13 +338,13 @@ class _Errors(logging.Handler):
 
 @contextmanager
 def _patient() -> Iterator[list]:
-    """Let Ctrl-C wait for a moment that suits; give a list with an entry for each time that it was pressed.
+    """Delay Ctrl-C until a suitable moment; give a list with an entry for each time it was pressed.
 
-    nbgrader would take it for an error of the submission, and where Python cleans up, it would be lost. Pressed again,
+    nbgrader would take it for an error of the submission, and during Python's cleanup it would be lost. Pressed again,
     it interrupts at once.
     """
     asked: list[bool] = []
-    if threading.current_thread() is not threading.main_thread():  # where no signal arrives
+    if threading.current_thread() is not threading.main_thread():  # no signal arrives here
         yield asked
         return
 

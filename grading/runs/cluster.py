@@ -1,6 +1,6 @@
-"""Judging on a dask.distributed cluster: the same work as side by side, on the workers of many machines.
+"""Judges on a dask.distributed cluster: the same work as in local workers, on many machines.
 
-The scheduler loads this file to pass tasks on. So it imports little, and tasks and results travel as bytes.
+The scheduler loads this file to pass tasks on. So the file imports little, and tasks and results are sent as bytes.
 """
 
 import hashlib
@@ -28,19 +28,19 @@ Result = TypeVar("Result")
 
 PROJECT = Path(__file__).parents[2]
 REACH_SECONDS = 5
-LOOK_SECONDS = 1  # between looks whether there is still a worker, and whether the run was interrupted
+LOOK_SECONDS = 1  # between checks for remaining workers and for an interrupt
 WORKERLESS_SECONDS = 60
 HOW_TO_START = "dask worker {} --nthreads 1"
 
-_seen: set[str] = set()  # runs that this worker may take part in
+_seen: set[str] = set()  # runs that this worker may join
 
 
 class ClusterUnusable(Exception):
-    """The cluster can't be reached, or can't do what it is asked to; the text says what to change."""
+    """The cluster can't be reached or can't be used for grading; the text says what to change."""
 
 
 def _version() -> str:
-    """Return what must be the same everywhere: the code of the project, Python, and torch."""
+    """Return the versions that must be the same everywhere: the project's code, Python and torch."""
     code = hashlib.sha256()
     for path in sorted(path for package in ("grading", "transformer_lm") for path in (PROJECT / package).rglob("*.py")):
         code.update(f"{path.relative_to(PROJECT)} ".encode() + path.read_bytes())
@@ -48,7 +48,7 @@ def _version() -> str:
     return f"code {code.hexdigest()[:8]}, Python {platform.python_version()}, torch {torch}"
 
 
-VERSION = _version()  # as it is loaded: a worker that runs on while the code changes has the old one
+VERSION = _version()  # as loaded; a worker that keeps running while the code changes has the old version
 
 
 def on_cluster(
@@ -60,14 +60,14 @@ def on_cluster(
     interrupted: Callable[[], object] = bool,
     doubtful: Callable[[Result], bool] = lambda result: False,
 ) -> Iterator[tuple[Task, Result]]:
-    """Yield each task with its result, as soon as it is there; few tasks wait at a time, however many there are.
+    """Yield each task with its result as soon as it is available; only a few tasks wait at a time.
 
-    A task whose worker ends, or whose result is `doubtful`, is done again when nothing else is going on; if it ends one
-    worker after the other, its result is `given_up` of it. `shared` is a folder that all workers must see; a file is
-    written there for the time of the run.
+    A task whose worker ends, or whose result is `doubtful`, is repeated when nothing else is running. If it keeps
+    ending workers, its result is that of `given_up`. `shared` is a folder that all workers must be able to read; a file
+    is written there for the duration of the run.
 
-    Raises ClusterUnusable if there is no scheduler, no worker, or one that must not take part, and KeyboardInterrupt
-    soon after it was `interrupted`.
+    Raises ClusterUnusable if there is no scheduler, no worker, or a worker that must not join, and KeyboardInterrupt
+    soon after the run was `interrupted`.
     """
     with _connected(address) as client, _ticket(shared) as ticket:
         cluster = _Cluster(client, work, ticket, interrupted)
@@ -78,7 +78,7 @@ def on_cluster(
                 yield from cluster.sure(again.append, doubtful)
         while cluster.waiting:
             yield from cluster.sure(again.append, doubtful)
-        for task in again:  # alone: beside others it may have been lost with a worker that one of them has ended
+        for task in again:  # alone, because it may have been lost with a worker that another task has ended
             ended: list[Task] = []
             cluster.submit(task)
             yield from cluster.finished(ended.append)
@@ -86,7 +86,7 @@ def on_cluster(
 
 
 class _Cluster:
-    """The tasks that a cluster has been given and whose results have not been taken yet."""
+    """The tasks that were sent to a cluster and whose results have not been collected yet."""
 
     def __init__(
         self,
@@ -99,12 +99,12 @@ class _Cluster:
         self.waiting: dict[Future, Task] = {}
 
     def size(self) -> int:
-        """Return how many workers there are now, or 1 if they have yet to come."""
+        """Return the current number of workers, or 1 if they have not connected yet."""
         with _scheduler_needed():
             return len(self._client.nthreads()) or 1
 
     def submit(self, task: Task) -> None:
-        """Give the cluster a task. It is not pure: the same submission, graded again, is another task."""
+        """Send a task to the cluster. It is not pure: grading the same submission again is another task."""
         given = pickle.dumps((self._work, task))
         with _scheduler_needed():
             self.waiting[self._client.submit(_carried_out, given, *self._ticket, VERSION, pure=False)] = task
@@ -160,7 +160,7 @@ class _Cluster:
 
 @contextmanager
 def _scheduler_needed() -> Iterator[None]:
-    """Raise ClusterUnusable where the scheduler does not answer any more."""
+    """Raise ClusterUnusable in the body if the scheduler no longer answers."""
     from distributed import CancelledError
     from distributed.client import ClosedClientError
 
@@ -172,15 +172,15 @@ def _scheduler_needed() -> Iterator[None]:
 
 @contextmanager
 def _connected(address: str) -> "Iterator[Client]":
-    """Give a client of the scheduler; what is not done in the end is not done at all."""
+    """Open a client of the scheduler; tasks unfinished at the end are cancelled."""
     try:
         import distributed
     except ImportError:
         raise ClusterUnusable(
             "--cluster needs distributed, which is not installed: pip install 'transformer-lm[cluster]'."
         ) from None
-    for name in ("distributed", "distributed.client"):  # each has a level of its own
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is raised
+    for name in ("distributed", "distributed.client"):  # each has its own level
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # important errors are raised
     try:
         client = distributed.Client(address, timeout=REACH_SECONDS)
     except (OSError, TimeoutError, ValueError) as error:
@@ -191,12 +191,12 @@ def _connected(address: str) -> "Iterator[Client]":
     try:
         yield client
     finally:
-        client.close()  # which lets go of all its tasks
+        client.close()  # this releases all its tasks
 
 
 @contextmanager
 def _ticket(shared: Path) -> Iterator[tuple[Path, str]]:
-    """Write a file by which workers see that they have this very folder; give its path and what it says."""
+    """Write a file by which workers verify that they see this very folder; give its path and content."""
     shared.mkdir(parents=True, exist_ok=True)
     path, word = shared / ".ticket", secrets.token_hex(8)
     path.write_text(word)
@@ -212,7 +212,7 @@ def _carried_out(given: bytes, ticket: Path, word: str, version: str) -> bytes:
         _admit(ticket, word, version)
         _seen.add(word)
     work, task = pickle.loads(given)
-    if "torch" in sys.modules:  # as it is now if the work needs it
+    if "torch" in sys.modules:  # reload it if the work needs it
         sys.modules["torch"].set_num_threads(1)
     try:
         return pickle.dumps(work(task))
@@ -222,13 +222,13 @@ def _carried_out(given: bytes, ticket: Path, word: str, version: str) -> bytes:
 
 
 def _admit(ticket: Path, word: str, version: str) -> None:
-    """Raise ClusterUnusable if this worker must not take part in a run."""
+    """Raise ClusterUnusable if this worker must not join a run."""
     from distributed import get_worker
 
     worker = get_worker()
     name, threads = f"{worker.address} on {socket.gethostname()}", worker.state.nthreads
     start = HOW_TO_START.format(worker.scheduler.address)
-    if threads != 1:  # judging is for one at a time: there is one answer process, and one environment
+    if threads != 1:  # one task at a time, because there is one answer process and one environment
         raise ClusterUnusable(f"workers must have one thread each, got {threads} at {name}. Start it with: {start}")
     if version != VERSION:
         rule = f"workers must have the versions of the process that grades ({version})"

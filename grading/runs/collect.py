@@ -1,4 +1,4 @@
-"""Collecting for `nbgrader zip_collect`: what a platform's zip holds, and nothing that a student has packed inside."""
+"""Collects submissions for `nbgrader zip_collect` from a platform's zip, without unpacking zips inside it."""
 
 import re
 import shutil
@@ -11,30 +11,30 @@ from nbgrader.plugins import ExtractorPlugin, FileNameCollectorPlugin
 
 from grading.results.pages import printable
 
-LARGEST = 50_000_000  # bytes of one file; no notebook and no model that is graded is larger
-STUDENT = re.compile(r"\w[\w.@+-]*")  # what may become the name of a folder
+LARGEST = 50_000_000  # bytes of one file; no graded notebook or model is larger
+STUDENT = re.compile(r"\w[\w.@+-]*")  # allowed names of folders
 
 
 class SubmissionCollector(FileNameCollectorPlugin):
-    """Takes student and file from the whole name in the zip, so that no student can write another one's number."""
+    """Takes student and file from the whole name in the zip, so that students can't fake another student's number."""
 
     def collect(self, submitted_file: str) -> dict | None:
-        """Return what the name of an extracted file says."""
+        """Return the data in the name of an extracted file."""
         folder = Path(self.parent._format_collect_path(self.parent.extracted_directory))
         return self.match(Path(submitted_file).relative_to(folder).as_posix())
 
     def match(self, name: str) -> dict | None:
-        """Return what a name in the zip says, or None if it is not that of a submission."""
+        """Return the data in a name in the zip, or None if it is not the name of a submission."""
         found = re.fullmatch(self.named_regexp, name)
         is_safe = found and STUDENT.fullmatch(found["student_id"]) and "/" not in found["file_id"]
         return found.groupdict() if is_safe and Path(name).suffix in self.valid_ext else None
 
 
 class SubmissionExtractor(ExtractorPlugin):
-    """Takes submissions out of the zip, of several with one name the newest, and warns of all that it leaves there."""
+    """Extracts submissions from the zip, the newest of those with the same name, and warns about all other files."""
 
     def extract(self, archive_path: str, extracted_path: str) -> None:
-        """Write the submissions of all zips in a folder, and those that lie beside them, into another."""
+        """Write the submissions from all zips in a folder, and those next to the zips, into another folder."""
         newest: dict[tuple[str, str], tuple[tuple[int, int], str]] = {}
         for name, size, _ in _members(Path(archive_path)):
             found = self.parent.collector_plugin_inst.match(name)
@@ -59,9 +59,9 @@ class SubmissionExtractor(ExtractorPlugin):
 
 
 def _members(folder: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """Yield name, size and content of the files in a folder, and of those in its zips in place of these."""
+    """Yield name, size and content of the files in a folder, where zips are replaced by the files in them."""
     for path in sorted(path for path in folder.iterdir() if path.is_file()):
-        if path.suffix.lower() != ".zip":  # a notebook may also be read as a zip, if a student has made it so
+        if path.suffix.lower() != ".zip":  # a notebook crafted by a student may also be a valid zip
             with path.open("rb") as content:
                 yield path.name, path.stat().st_size, content
             continue

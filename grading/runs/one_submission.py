@@ -1,4 +1,4 @@
-"""Judging one submission, in a worker: what is found out about it goes back to the process that saves it."""
+"""Judges one submission in a worker, and returns the findings to the process that saves them."""
 
 import faulthandler
 import functools
@@ -20,15 +20,15 @@ from grading.nbgrader_steps.repair import UnreadableSubmission, read_submission,
 from grading.nbgrader_steps.submission import judged, read_released, records_of
 from grading.processes.workers import answer_server
 
-SUBMISSION_SECONDS = 300  # no submission takes half of it; one that is executed again has more
+SUBMISSION_SECONDS = 300  # no submission takes half of this; one that is executed again has more
 
 
 @dataclass(frozen=True)
 class Job:
-    """A submission to grade, as it was when its `digest` was taken: each of its notebooks, with the released one.
+    """A submission to grade, as it was when its `digest` was taken: each of its notebooks with the released one.
 
-    There are none if a `problem` keeps it from being graded. `locked` has the cells of each notebook, by their names,
-    that nobody may change. Workers have no gradebook to ask.
+    There are no notebooks if a `problem` prevents grading. `locked` has the locked cells of each notebook, by name,
+    because workers have no access to the gradebook.
     """
 
     root: Path
@@ -44,10 +44,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Judged:
-    """What a worker found out about a submission; `notes` are for a person to read.
+    """The findings of a worker about a submission; `notes` are for the instructor.
 
-    One that has `failed` is tried again at the next run. One that is `doubtful` is tried again when nothing else is
-    going on: something else may have used the processor or the memory.
+    A submission that has `failed` is tried again at the next run. One that is `doubtful` is tried again when nothing
+    else is running, because something else may have used the processor or the memory.
     """
 
     ready: dict[Path, Ready] = field(default_factory=dict)
@@ -57,10 +57,10 @@ class Judged:
 
 
 def judge_submission(job: Job) -> Judged:
-    """Judge a submission, in a worker. Whatever goes wrong with one is noted, and the class goes on.
+    """Judge a submission in a worker. Errors are recorded, and grading of the class goes on.
 
-    What may be the machine's fault is tried once more, with a new answer process. Raises MachineFault if that fails,
-    unless the machine does well with something else. The worker ends if it takes too long.
+    After an error that may be the machine's fault, it is tried once more with a new answer process. Raises MachineFault
+    if that fails too, unless the machine can judge something else. The worker ends if it takes too long.
     """
     _end_after(SUBMISSION_SECONDS)
     try:
@@ -91,7 +91,7 @@ def _judged_twice(job: Job) -> Judged:
 
 
 def _end_after(seconds: float) -> None:
-    """End this process after so many seconds from now, even where Python itself would not notice that they are over."""
+    """End this process after so many seconds, even if Python itself is blocked."""
     faulthandler.dump_traceback_later(seconds, exit=True, file=_nobody())
 
 
@@ -110,7 +110,7 @@ def _stopped(error: Exception) -> Judged:
 
 
 def _machine_works(job: Job) -> bool:
-    """Return whether the least that an answer can be is judged here."""
+    """Return whether a minimal answer can be judged here."""
     try:
         with Answer(answer_server(job.assignment, job.reduced), "", [Cell(0, "x = 1")], False) as answer:
             answer.keep_running()
@@ -120,20 +120,20 @@ def _machine_works(job: Job) -> bool:
 
 
 def given_up(job: Job) -> Judged:
-    """Return what is known of a submission that has ended two workers: nothing. Raises MachineFault if it is not it."""
+    """Return empty findings for a submission that has ended two workers. Raises MachineFault if the machine fails."""
     if not _machine_works(job):
         raise MachineFault(f"{NEEDED}, but workers end, and not even the least of answers runs. {ANY_REMEDY}")
     return without_a_worker(job)
 
 
 def without_a_worker(job: Job) -> Judged:
-    """Return what is known of a submission that has ended one worker after the other: nothing."""
+    """Return empty findings for a submission that has ended several workers."""
     note = f"Each worker that judged it has ended, or took more than {SUBMISSION_SECONDS} seconds."
     return Judged(notes=[f"{note} A person must look at it."], failed=True)
 
 
 def _judged(job: Job) -> Judged:
-    """Judge a submission. Raises whatever goes wrong."""
+    """Judge a submission. Errors are raised."""
     if not job.notebooks:
         return Judged()
     server = answer_server(job.assignment, job.reduced)
@@ -162,7 +162,7 @@ def _found(job: Job, server: AnswerServer) -> Judged:
 
 
 def _executed(job: Job, name: str, notebook: NotebookNode) -> list[tuple[list[NotebookNode], int | None]] | None:
-    """Execute a notebook again if there is a reason to; return outputs and numbers of its code cells."""
+    """Execute a notebook again if needed; return outputs and execution counts of its code cells."""
     step = _rerun_step(job)
     course = step.parent.parent.coursedir
     ids = {"assignment": job.assignment, "student": job.student, "notebook": name}
@@ -179,7 +179,7 @@ def _executed(job: Job, name: str, notebook: NotebookNode) -> list[tuple[list[No
 
 
 def _rerun_step(job: Job) -> Rerun:
-    """Return the step that executes notebooks, with the course's settings as they are now."""
+    """Return the preprocessor that executes notebooks, with the current settings of the course."""
     settings = job.root / "nbgrader_config.py"
     return _rerun_step_of(job.root, job.reduced, job.rerun, settings.stat().st_mtime_ns if settings.exists() else 0)
 

@@ -1,8 +1,7 @@
-"""A fingerprint of the code that decides the points of an assignment: if it changes, submissions are graded again.
+"""Computes a fingerprint of the code that decides an assignment's points; if it changes, submissions are graded again.
 
-It covers the judge, what runs in the answer process, and the records of that assignment, each with all that it imports
-from this repository, and the hints beside these. The records of other assignments are left out, and so are commands
-that only show results.
+It covers the judge, the code in the answer process, and the records of the assignment, with everything they import from
+this repository, and their hints. The records of other assignments and the commands that only show results are left out.
 """
 
 import ast
@@ -17,12 +16,12 @@ CHECKOUT = Path(__file__).parents[2]
 PACKAGES = ("grading", "transformer_lm")
 JUDGE = "grading/runs/one_submission.py"
 INSIDE = "grading/isolation/inside/*.py"
-DATA = "grading/judging/trained_heads/*"  # what heads are searched in
-HINTS = "hints.toml"  # in the folder of the modules that give them
+DATA = "grading/judging/trained_heads/*"  # the models in which heads are searched
+HINTS = "hints.toml"  # in the folder of the modules that use them
 
 
 def grading_digest(assignment: str, checkout: Path = CHECKOUT) -> str:
-    """Return the fingerprint of what decides the points of an assignment, computed from the files as they are now."""
+    """Return the fingerprint of the files that decide the points of an assignment, as they are now."""
     digest = hashlib.sha256()
     for file in deciding_files(assignment, checkout):
         digest.update(f"{file.relative_to(checkout).as_posix()}\n".encode())
@@ -47,7 +46,7 @@ def deciding_files(assignment: str, checkout: Path = CHECKOUT) -> list[Path]:
 def _imported(file: Path, checkout: Path) -> Iterator[Path]:
     """Yield the modules of this repository that a file imports, anywhere in it.
 
-    Of a package, only what is asked for by name: its `__init__` imports everything.
+    Of a package, only names that are imported explicitly count, because its `__init__` imports everything.
     """
     if file.name == "__init__.py":
         return
@@ -59,7 +58,7 @@ def _imported(file: Path, checkout: Path) -> Iterator[Path]:
 
 @functools.cache
 def _imports(source: bytes) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the modules of this repository that a text imports, each with the names that it takes from there."""
+    """Return the modules of this repository that a source text imports, each with the imported names."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -70,7 +69,7 @@ def _imports(source: bytes) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _module_files(module: str, checkout: Path) -> Iterator[Path]:
-    """Yield the file of a module, and those of the packages that it is in."""
+    """Yield the file of a module and those of its parent packages."""
     parts = module.split(".")
     folders = [checkout.joinpath(*parts[: number + 1]) for number in range(len(parts))]
     files = [folder / "__init__.py" for folder in folders] + [folders[-1].with_suffix(".py")]
@@ -78,7 +77,7 @@ def _module_files(module: str, checkout: Path) -> Iterator[Path]:
 
 
 def _named(module: str, name: str, checkout: Path) -> Iterator[Path]:
-    """Yield the module of a package that has this name, or from which the package has it."""
+    """Yield the files of a package's module with this name, or of the module from which it imports the name."""
     yield from _module_files(f"{module}.{name}", checkout)
     package = checkout.joinpath(*module.split("."), "__init__.py")
     if package.is_file():

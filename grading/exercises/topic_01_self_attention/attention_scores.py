@@ -1,4 +1,4 @@
-"""The exercise of topic 01 about a score for each query and key."""
+"""The exercise of topic 01 about attention scores, one for each query and key."""
 
 import math
 import random
@@ -29,7 +29,7 @@ def draw_scores(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference_scores(case: Arrays) -> Arrays:
-    """Return the dot products over the root of the width."""
+    """Return the dot products divided by the square root of the width."""
     products = np.einsum("bik,bjk->bij", case["queries"], case["keys"])
     return {"scores": products / math.sqrt(case["keys"].shape[-1])}
 

@@ -1,4 +1,4 @@
-"""The exercise of topic 01 about keys, queries and values in one product."""
+"""The exercise of topic 01 about computing keys, queries and values in one product."""
 
 import random
 
@@ -13,7 +13,7 @@ from transformer_lm.checks.topic_01_self_attention.linear_layers import CONSTANT
 
 
 def draw_kqv(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return an input and the weights of one linear layer that makes keys, queries and values."""
+    """Return an input and the weights of one linear layer that computes keys, queries and values."""
     b, n, input_size, hidden = (sizes[name] for name in ("b", "n", "input_size", "hidden"))
     return {
         "x": dyadic(rng, b, n, input_size, bound=2 * sizes.get("magnitude", 1)),
@@ -47,7 +47,7 @@ def kqv(x, kqv_parameters):
 
 
 def wrong_order(name: str, order: str) -> WrongAnswer:
-    """Return the answer that hands the three back in another order."""
+    """Return the answer that returns the three in another order."""
     hint = f"The three are right but in another order: yours come as {order}."
     return edited(name, hint, KQV_ANSWER, ("return keys, queries, values", f"return {order}"))
 
@@ -95,7 +95,7 @@ LINEAR = "nn.Linear(input_size, 3 * hidden)"
 
 
 def wrong_parameters(name: str, hint: str, layer: str) -> WrongAnswer:
-    """Return the answer that makes another layer."""
+    """Return the answer that creates a different layer."""
     return edited(name, hint, KQV_ANSWER, (LINEAR, layer), fails=("kqv-check-parameters",))
 
 

@@ -217,7 +217,7 @@ HEAD_MISBEHAVING = (
 
 HEAD_INIT, _, _ = HEAD_ANSWER.partition("    def forward")
 
-# Each with another way to write shapes.
+# Each writes shapes in another way.
 HEAD_FORWARDS = {
     "einsum": """\
     def forward(self, x):

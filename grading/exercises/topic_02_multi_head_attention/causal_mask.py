@@ -1,4 +1,4 @@
-"""The exercise of topic 02 about a causal mask."""
+"""The exercise of topic 02 about the causal mask."""
 
 import random
 
@@ -132,7 +132,7 @@ def create_causal_mask(max_len):
 
 
 def remembering(name: str, hint: str, change: str) -> WrongAnswer:
-    """Return the answer that keeps what it was asked for, and then does something else."""
+    """Return the answer that remembers its first call and then does something else."""
     return WrongAnswer(name, hint, COUNTED.format(change=change))
 
 

@@ -1,4 +1,4 @@
-"""Exercise of topic 02: a block of the decoder, two parts with a norm before and a residual around each."""
+"""The exercise of topic 02 about a decoder block: two parts, each with a norm before it and a residual around it."""
 
 import random
 
@@ -23,7 +23,7 @@ NORMS = ("attention_norm", "mlp_norm")
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return an input, the weights of the two norms, and those of what stands for attention and MLP."""
+    """Return an input, the weights of the two norms, and the weights of the stand-ins for attention and MLP."""
     hidden, width = sizes["hidden"], sizes["width"]
     x = dyadic(rng, sizes["b"], sizes["n"], hidden, bound=2 * sizes.get("magnitude", 1))
     case = {"x": with_even_positions(x)}
@@ -37,13 +37,13 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def with_even_positions(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return sequences in which two positions need the epsilon of a norm: their features are all or nearly equal."""
+    """Return sequences in which two positions need a norm's epsilon, because their features are equal or nearly so."""
     x[0, 0], x[-1, 0] = 0, np.arange(x.shape[-1]) % 2 / 64
     return x
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return x plus what its positions read, plus what each then makes of it."""
+    """Return x plus the output of attention, plus the output of the MLP."""
     x = case["x"]
     counts = np.arange(1, x.shape[1] + 1)[:, None]
     attended = x + linear(case, "attention", np.cumsum(normalised(case, "attention_norm", x), axis=1) / counts)
@@ -51,19 +51,19 @@ def reference(case: Arrays) -> Arrays:
 
 
 def normalised(case: Arrays, norm: str, x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what a layer norm of the case makes of each position."""
+    """Return the output of a layer norm of the case, position by position."""
     centred = x - x.mean(axis=-1, keepdims=True)
     deviation = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + 1e-5)
     return centred / deviation * case[f"{norm}_weight"] + case[f"{norm}_bias"]
 
 
 def linear(case: Arrays, layer: str, x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what a linear layer of the case makes of each position."""
+    """Return the output of a linear layer of the case, position by position."""
     return x @ case[f"{layer}_weight"].T + case[f"{layer}_bias"]
 
 
 def thought(case: Arrays, x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what the second part of a block, a norm and two layers with a ReLU, makes of each position."""
+    """Return the output of a block's second part, a norm and two layers with a ReLU, position by position."""
     return linear(case, "down", np.maximum(linear(case, "up", normalised(case, "mlp_norm", x)), 0))
 
 
@@ -93,7 +93,7 @@ THINK = "attended + self.mlp(self.mlp_norm(attended))"
 
 
 def wrong(name: str, hint: str, read: str = READ, think: str = THINK) -> WrongAnswer:
-    """Return the answer that computes one of its two lines otherwise."""
+    """Return the model answer with a mistake in one of its two lines."""
     return edited(name, hint, MODEL_ANSWER, (READ, read), (THINK, think))
 
 

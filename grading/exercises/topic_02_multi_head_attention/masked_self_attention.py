@@ -1,4 +1,4 @@
-"""The exercise of topic 02 about attention that keeps to a mask."""
+"""The exercise of topic 02 about attention with a mask."""
 
 import random
 
@@ -28,7 +28,7 @@ MASK_SIZE = LONGEST + 3  # larger than any case, so that only the upper left cor
 
 
 def draw_visible(rng: random.Random) -> NDArray[np.bool_]:
-    """Return a mask that shows every other key or so, the first one always; it is not causal."""
+    """Return a mask that is not causal and shows about every other key, and always the first."""
     visible = np.array([rng.random() < 0.5 for _ in range(MASK_SIZE**2)]).reshape(1, MASK_SIZE, MASK_SIZE)
     visible[:, :, 0] = True
     return visible
@@ -37,8 +37,8 @@ def draw_visible(rng: random.Random) -> NDArray[np.bool_]:
 def draw_self_attention(rng: random.Random, sizes: dict[str, int]) -> Arrays:
     """Return values and scores of two different lengths, and a mask.
 
-    Where numbers are larger, the scores of a query also lie far above 0 or far below, which changes nothing: a mask
-    that puts some number between them shows.
+    Where numbers are larger, all scores of a query also lie far above or far below 0, which changes nothing in a right
+    answer. An answer that masks with a number in between is exposed.
     """
     magnitude = sizes.get("magnitude", 1)
     b, i, j = sizes["b"], sizes["i"], sizes["j"]
@@ -51,7 +51,7 @@ def draw_self_attention(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference_self_attention(case: Arrays) -> Arrays:
-    """Return the averages with all weights, with the weights of visible keys, and with a mask for each sequence."""
+    """Return the averages with all weights, with the weights of visible keys, and with one mask per sequence."""
     scores, shared = case["scores"], case["visible"]
     b, i, j = scores.shape
     apart = np.concatenate([np.roll(shared, sequence, axis=1) for sequence in range(b)])

@@ -1,4 +1,4 @@
-"""Topic 02: several heads, with and without a causal mask."""
+"""The exercise of topic 02 about multi-head attention, with and without a causal mask."""
 
 import math
 import random
@@ -57,7 +57,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return outputs and weights of all heads, one head after the other."""
+    """Return outputs and weights, computed head by head."""
     x, num_heads = case["x"], int(case["num_heads"])
     keys, queries, values = (x @ case[f"{layer}_weight"].T + case[f"{layer}_bias"] for layer in "kqv")
     future = np.triu(np.ones((x.shape[1], x.shape[1]), dtype=bool), k=1)
@@ -83,9 +83,9 @@ SCORES, MASK, MIXING, SHAPES, STYLE = (
 
 
 def weights_in_any_layout(outputs: Arrays, case: Arrays, expected: Arrays) -> Arrays:
-    """Return the outputs of the right shape, and weights whose axes are all there, rearranged as they should be.
+    """Return the outputs of the right shape; weights with all axes, in any order, are brought into the right layout.
 
-    How the returned weights are laid out is part of what follows the scores: it costs nothing else.
+    The layout of the returned weights counts as part of what follows the scores, and costs points only there.
     """
     read = of_the_right_shape(outputs, case, expected)
     for name in {"weights", "weights_causal"} & outputs.keys():
@@ -97,7 +97,7 @@ def weights_in_any_layout(outputs: Arrays, case: Arrays, expected: Arrays) -> Ar
 
 
 def _layouts(weights: NDArray[np.float64], b: int, h: int) -> Iterator[NDArray[np.float64]]:
-    """Yield what weights may be as (b * h, i, j): first as their shape tells, then in other orders of the axes."""
+    """Yield possible readings of weights as (b * h, i, j): first as the shape suggests, then with other axis orders."""
     sizes = weights.shape[:-2]
     if sizes not in ((b * h,), (b, h), (h, b)) or weights.shape[-1] != weights.shape[-2]:
         return
@@ -108,9 +108,9 @@ def _layouts(weights: NDArray[np.float64], b: int, h: int) -> Iterator[NDArray[n
 
 
 def scores_are_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances) -> bool:
-    """Return whether the scores are right: they show in the weights, and in what is computed with them.
+    """Return whether the scores are right, judged by the weights and by what is computed with them.
 
-    If there is nothing without a mask, or a mask there too, they show with causal=True.
+    If there is no output without a mask, or that output is masked too, they are judged with causal=True.
     """
     if any(right(name, outputs, expected, allowed) for name in ("weights", "output")):
         return True
@@ -127,7 +127,7 @@ def _always_masked(outputs: Arrays) -> bool:
 def mask_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances) -> bool:
     """Return whether the mask is right, whatever the scores are.
 
-    Then a causal row holds the visible weights of the full row, enlarged to sum to 1, and nothing else.
+    If so, a causal row consists of the visible weights of the full row, scaled to sum to 1, and zeros.
     """
     if _always_masked(outputs):
         return False
@@ -139,14 +139,14 @@ def mask_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tole
     visible = np.tril(full).sum(axis=-1, keepdims=True)
     if np.triu(full, 1).sum() < 0.1 or not np.array_equal(causal, np.tril(causal)):
         return False  # nothing to mask, or not masked
-    enough = (visible > 1e-3).squeeze(-1)  # what is left of a smaller share is rounding
+    enough = (visible > 1e-3).squeeze(-1)  # below this fraction, only rounding is left
     return bool(np.allclose(causal[enough], np.tril(full)[enough] / visible[enough], rtol=0, atol=1e-4))
 
 
 def mixing_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances) -> bool:
-    """Return whether what follows the scores is right, whatever they are: weights, averages, merging, mixing, dropout.
+    """Return whether all that follows the scores is right: softmax, averages, merged heads, output projection, dropout.
 
-    With causal=True, if anything comes out, it must be made of the weights, whatever the mask has done to them.
+    With causal=True, an output must be computed from the returned weights, however they are masked.
     """
     causal = {"output_causal", "weights_causal"}
     needed = expected.keys() - (causal if not causal & outputs.keys() else set())
@@ -162,7 +162,7 @@ def mixing_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: To
 
 
 def _is_mixed(outputs: Arrays, case: Arrays, suffix: str, tolerance: float) -> bool:
-    """Return whether an output is what its own weights find, merged and mixed."""
+    """Return whether an output follows from its own weights, with heads merged and projected."""
     weights, values = outputs.get(f"weights{suffix}"), _values(case)
     if weights is None:
         return False
@@ -172,7 +172,7 @@ def _is_mixed(outputs: Arrays, case: Arrays, suffix: str, tolerance: float) -> b
 
 
 def mixing(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> Mark:
-    """Judge what follows the scores; once everything is right, also what is dropped when half of the weights are."""
+    """Judge all that follows the scores and, once everything is right, dropout of half of the weights."""
     mark = values(record, part, answer, rng, rule=mixing_is_right)
     if not mark.is_right:
         return mark
@@ -442,7 +442,7 @@ WRONG = (
     ),
 )
 
-# Two mistakes, and errors, cost the parts that they are about, and no other.
+# Two mistakes, and errors, cost points only in the parts that they are about.
 RETURNED = "(att, probs) if"
 HEADS_FIRST = "probs.view(b, self.num_heads, n, n).transpose(0, 1).flatten(0, 1)"
 MASKED = "if self.causal:"
@@ -503,7 +503,7 @@ MISBEHAVING = (
     *style_mistakes(MODEL_ANSWER, "heads = self", STYLE),
 )
 
-# Each with another way to write shapes.
+# Each writes shapes in another way.
 RIGHT_FORWARDS = {
     "four-axes": """\
     def forward(self, x, return_attention=False):
@@ -712,7 +712,7 @@ MULTI_HEAD_ATTENTION_RECORD = ValueRecord(
         "input_size": 10,
         "num_heads": 4,
         "head_size": 6,
-        "magnitude": 7,  # the largest visible score of some query is below -100, and of no query below -1,000
+        "magnitude": 7,  # some query's largest visible score is below -100, and no query's is below -1,000
     },
     ones=("n", "num_heads"),
     draw=draw,

@@ -1,4 +1,4 @@
-"""The exercise of topic 02 about several heads side by side."""
+"""The exercise of topic 02 about a layer of several heads."""
 
 import math
 import random
@@ -16,7 +16,7 @@ from transformer_lm.checks.topic_02_multi_head_attention.multi_head_attention_la
 
 
 def draw_layer(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return an input, for each head the weights of the layer of its keys, queries and values, and a mask."""
+    """Return an input, the weights of each head's layer for keys, queries and values, and a mask."""
     input_size, num_heads, outputs = sizes["input_size"], sizes["num_heads"], 3 * sizes["head_size"]
     return {
         "x": dyadic(rng, sizes["b"], sizes["n"], input_size, bound=2 * sizes.get("magnitude", 1)),
@@ -27,7 +27,7 @@ def draw_layer(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference_layer(case: Arrays) -> Arrays:
-    """Return what each head reads, one head after the other."""
+    """Return the outputs of the heads, computed head by head."""
     x = case["x"]
     n = x.shape[1]
     outputs = {}
@@ -41,7 +41,7 @@ def reference_layer(case: Arrays) -> Arrays:
     return outputs
 
 
-# The notebook gives one head, made of what students have written before.
+# The notebook provides one head, built from the students' earlier answers.
 ONE_HEAD = """\
 def self_attention_layer(x, kqv_parameters, visible=None):
     keys, queries, values = kqv_parameters(x).chunk(3, dim=-1)

@@ -1,4 +1,4 @@
-"""The test of attention scores that students write: what good tests catch, and what poor ones let through."""
+"""The exercise of topic 02 about writing a test of attention scores: what good tests catch and poor ones miss."""
 
 from grading.judging.record import Part, Record, WrongAnswer, edited
 from grading.judging.written_tests import mutations

@@ -1,4 +1,4 @@
-"""Exercise of topic 03: a block of the encoder, with a mask of padding and with dropout."""
+"""The exercise of topic 03 about an encoder block with a padding mask and dropout."""
 
 import random
 import re
@@ -36,7 +36,7 @@ DROPOUT, BLOCK = "encoder-block-dropout", "encoder-block-check"
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return a batch with padding, the weights of the block, and those of what stands for attention."""
+    """Return a batch with padding, the weights of the block, and those of the stand-in for attention."""
     hidden = sizes["hidden"]
     case = draw_batch(rng, sizes, hidden, bound=2)
     case["x"] = with_even_positions(case["x"])
@@ -51,7 +51,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return x plus what its positions read from real ones, plus what each then makes of it; 0 at padding."""
+    """Return x plus the output of attention to real positions, plus the output of the MLP; 0 at padding."""
     output, dropped = np.zeros_like(case["x"]), np.zeros_like(case["x"])
     for sequence, length in enumerate(case["visible"].sum(axis=1)):
         x = case["x"][sequence, :length]
@@ -63,7 +63,7 @@ def reference(case: Arrays) -> Arrays:
 
 
 def dropout_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances) -> bool:
-    """Return whether dropout is right, whatever the rest is: all is gone in training, and nothing in eval mode."""
+    """Return whether dropout with p = 1 is right, whatever the rest is: it drops all in training, none in eval mode."""
     if outputs.keys() != expected.keys() or not right("dropped", outputs, expected, allowed):
         return False
     output, undropped = outputs["output"], outputs["undropped"]
@@ -72,7 +72,7 @@ def dropout_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: T
 
 
 def dropout(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) -> Mark:
-    """Judge dropout: what is dropped when all of what a part finds is, and when half of it is."""
+    """Judge dropout with a rate of 1 and with a rate of one half."""
 
     def is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances) -> bool:
         if not dropout_is_right(outputs, case, expected, allowed):
@@ -81,7 +81,7 @@ def dropout(record: ValueRecord, part: Part, answer: Answer, rng: random.Random)
             _check_parts(record, answer, rng)
         except CheckFailed:
             return False
-        _asked(record, answer, case, "call", "output", build=True)  # as it was
+        _asked(record, answer, case, "call", "output", build=True)  # unchanged
         return True
 
     mark = values(record, part, answer, rng, rule=is_right)
@@ -102,7 +102,7 @@ def _check_parts(record: ValueRecord, answer: Answer, rng: random.Random) -> Non
 
 
 def _asked(record: ValueRecord, answer: Answer, case: Arrays, do: str, name: str, **how: object) -> NDArray[np.float64]:
-    """Return an output of the answer for a case, or raise CheckFailed if there is none of the right shape."""
+    """Return the answer's output for a case, or raise CheckFailed if there is none of the right shape."""
     inputs = {key: as_given(array) for key, array in case.items()}
     reply, found = answer.ask(do, inputs, name=record.defines, **how)
     output = found.get(f"outputs/{name}")
@@ -138,7 +138,7 @@ PARTS = """\
 
 
 def of_the_encoder(source: str) -> str:
-    """Return an answer to the exercise of the decoder's block as one of the encoder's, with its mask and dropout."""
+    """Turn an answer to the decoder block's exercise into one to this exercise, with mask and dropout."""
     forward = source.removeprefix(decoder_block.INIT).replace("(self, x)", "(self, x, visible)")
     forward = re.sub(r"self\.attention\((x|self\.\w+\(\w+\))\)", r"self.read(\1, visible)", forward)
     return INIT + PARTS + forward.replace("self.mlp(", "self.think(")
@@ -151,12 +151,12 @@ READ_PART, THINK_PART = "self.dropout(self.attention(x, visible=visible))", "sel
 
 
 def wrong(name: str, hint: str, *edits: tuple[str, str], fails: tuple[str, ...] = (BLOCK,)) -> WrongAnswer:
-    """Return the model answer with a mistake of the block."""
+    """Return the model answer with a mistake in the block."""
     return edited(name, hint, MODEL_ANSWER, *edits, fails=fails)
 
 
 def other_norm(name: str, hint: str, axes: str) -> WrongAnswer:
-    """Return the answer whose norms run over other axes of (b, n, hidden)."""
+    """Return the answer whose norms are over other axes of (b, n, hidden)."""
     source = (
         MODEL_ANSWER
         + f"""
@@ -228,7 +228,7 @@ DROPOUT_WRONG = (
     ),
 )
 
-# Nobody who has written the decoder's block does these again.
+# Students who have written the decoder block no longer make these mistakes.
 RARE = {
     "subtracted",
     "averaged",
@@ -310,7 +310,7 @@ NORM_HINT = "Make self.{} a layer norm over the features of a position: the chec
 
 
 def other_dropout(name: str, hint: str, dropped: str) -> WrongAnswer:
-    """Return the answer that drops in a way of its own, in `dropped(x)` with a share `p`; as much as all is right."""
+    """Return the answer with its own dropout, `dropped(x)` at a rate `p`; it is right for p = 1."""
     method = f"""\
     def dropped(self, x):
         p = self.dropout.p if self.training else 0
@@ -342,7 +342,8 @@ HALF_WRONG = (
     other_dropout("dropout-of-everything-or-nothing", TOGETHER, "x * F.dropout(torch.ones(()), p)"),
 )
 
-# In place of the one that changes the input of its last call, which gets a copy, two change theirs in every call.
+# The last call gets a copy of its input. So instead of one answer that changes that input, two change theirs in every
+# call.
 MISBEHAVING = (
     *(
         each

@@ -1,4 +1,4 @@
-"""What the exercises about experiments share: the mistakes that a report can hold."""
+"""Shared by the exercises about experiments: their records, and the mistakes that a report can contain."""
 
 from grading.judging.experiments import reproduced
 from grading.judging.record import Part, Record, WrongAnswer, edited
@@ -13,7 +13,7 @@ SETTINGS = "It has every setting that you have tuned, and the accuracies, one fo
 
 
 def mistakes(name: str, answer: str, synth: str, xor: str) -> tuple[WrongAnswer, ...]:
-    """Return reports that are wrong, for one with these accuracies on the two data sets."""
+    """Return wrong reports, made from one with these accuracies on the two data sets."""
 
     def other_xor(accuracies: object) -> tuple[str, str]:
         return xor, str(accuracies)
@@ -50,13 +50,13 @@ def mistakes(name: str, answer: str, synth: str, xor: str) -> tuple[WrongAnswer,
 
 
 def _width(answer: str, width: int) -> tuple[str, str]:
-    """Return the edit that gives the model for synth another width."""
+    """Return the edit that changes the width of the model for synth."""
     line = next(line for line in answer.splitlines() if '"hidden"' in line)
     return f'"synth": {{\n{line}', f'"synth": {{\n        "hidden": {width},'
 
 
 def _rate(answer: str, rate: str) -> tuple[str, str]:
-    """Return the edit that gives the model for XOR another learning rate; the settings around it stay."""
+    """Return the edit that changes the learning rate of the model for XOR and nothing else."""
     start = answer.index('"learning_rate"', answer.index('"xor"'))
     line = answer[start : answer.index("\n", start)]
     rest = answer[answer.index("\n", start) : answer.index('"epochs": 15')]

@@ -1,4 +1,4 @@
-"""Exercise of topic 03: self-attention with several heads as one more batch dimension, that does not read padding."""
+"""The exercise of topic 03 about multi-head self-attention with a padding mask, with heads as a batch dimension."""
 
 import math
 import random
@@ -29,7 +29,7 @@ BOTH = (WHOLE, PADDING)
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return a batch with padding and the weights of the four layers, whose outputs spread as their inputs do.
+    """Return a batch with padding and the weights of four layers whose outputs have about the spread of their inputs.
 
     The inputs at padding are halved. Otherwise their scores would be far larger than all others.
     """
@@ -43,7 +43,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return what the heads read from the real tokens of each sequence, mixed."""
+    """Return the heads' attention to the real tokens of each sequence, after the output projection."""
 
     def layer(x: NDArray[np.float64]) -> NDArray[np.float64]:
         queries, keys, values = (
@@ -71,7 +71,7 @@ class FullSelfAttention(nn.Module):
 
 """
 
-# Heads and batch are one axis here, so that a mistake in their order can be written down.
+# Heads and batch are one axis here, so that a mistake in their order can be made.
 FORWARD = """\
     def split(self, x):
         b, n, _ = x.shape
@@ -97,7 +97,7 @@ EACH_HEAD = "visible.repeat_interleave(self.num_heads, dim=0)"
 
 
 def wrong(name: str, hint: str, *edits: tuple[str, str], fails: tuple[str, ...] = (WHOLE,)) -> WrongAnswer:
-    """Return the answer with a mistake; unless told otherwise, padding is still not read."""
+    """Return the answer with a mistake; by default, padding is still masked."""
     return edited(name, hint, MODEL_ANSWER, *edits, fails=fails)
 
 
@@ -105,7 +105,7 @@ WRONG = (
     *(
         mistake
         for mistake in score_mistakes(MODEL_ANSWER, "self.head_size", fails=(WHOLE,))
-        if mistake.name != "scaled-by-input-size"  # which is the width of all heads, below
+        if mistake.name != "scaled-by-input-size"  # the width of all heads, below
     ),
     wrong(
         "scaled-by-hidden",
@@ -363,7 +363,7 @@ FULL_ATTENTION_RECORD = ValueRecord(
     properties=(SEQUENCES_APART, input_matters("whole", "padded"), ignores_padding("padded")),
     first_sizes={"b": 4, "n": 7, "num_heads": 3, "head_size": 5},
     other_length={"b": 2, "n": 17},
-    # Small enough for answers whose softmax includes padding and is renormalised without it.
+    # Small enough for answers whose softmax includes padding and is renormalised afterwards.
     other_sizes={"b": 3, "n": 11, "num_heads": 2, "head_size": 7, "magnitude": 2},
     draw=draw,
     reference=reference,

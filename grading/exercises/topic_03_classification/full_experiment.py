@@ -1,4 +1,4 @@
-"""The exercise of topic 03 about a report on full self-attention: honest ones and others."""
+"""The exercise of topic 03 about a report on full self-attention, with honest reports and others."""
 
 from grading.exercises.topic_03_classification.experiments import NOT_REPRODUCED, SETTINGS, experiment_record, mistakes
 from grading.judging.record import edited

@@ -1,4 +1,4 @@
-"""The exercise of topic 03 about the max pool."""
+"""The exercise of topic 03 about max pooling."""
 
 from grading.exercises.topic_03_classification.pools import pool_record
 from transformer_lm.checks.topic_03_classification.max_pool import MAX_POOL

@@ -1,4 +1,4 @@
-"""Exercise of topic 03: sequences of several lengths as one padded batch."""
+"""The exercise of topic 03 about padding sequences of different lengths into one batch."""
 
 import random
 
@@ -12,9 +12,9 @@ from transformer_lm.checks.topic_03_classification.pad_batch import PAD_BATCH
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return sequences one after the other: the first is shorter than max_len, one of the others the longest of all.
+    """Return concatenated sequences; the first is shorter than max_len, and one of the others is the longest.
 
-    The token 0 is a word as any other, also at an end; what stands for padding never is one.
+    The token 0 is an ordinary word, even at the end of a sequence; the padding token is never a word.
     """
     n, max_len = sizes["n"], sizes["max_len"]
     shortest = 2 + int(rng.random() * (max_len - 2))
@@ -31,7 +31,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return the batches, one token after the other."""
+    """Return the batches, filled token by token."""
 
     def padded(lengths: list[int]) -> np.ndarray:
         batch = np.full((len(lengths), max(lengths)), float(case["pad"]))
@@ -66,7 +66,7 @@ RETURNED = "torch.tensor(rows)"
 def wrong(
     name: str, hint: str, cut: str = CUT, longest: str = LONGEST, row: str = ROW, returned: str = RETURNED
 ) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     edits = ((CUT, cut), (LONGEST, longest), (ROW, row), (RETURNED, returned))
     return edited(name, hint, MODEL_ANSWER, *edits)
 
@@ -211,7 +211,7 @@ def pad_batch(sequences, pad, max_len):
 
 
 def remembering(name: str, hint: str, change: str) -> WrongAnswer:
-    """Return the answer that keeps what it was asked for, and then does something else; it is asked thrice a case."""
+    """Return the answer that remembers its first call and then does something else; a case calls it three times."""
     return WrongAnswer(name, hint, MODEL_ANSWER + COUNTED.format(change=change))
 
 

@@ -1,4 +1,4 @@
-"""What three exercises about one function share: one vector for each sequence, from its real tokens alone."""
+"""Shared by the three exercises about pooling: one vector per sequence, from its real tokens alone."""
 
 import random
 
@@ -14,20 +14,20 @@ from transformer_lm.checks.engine.contract import PublicExercise
 
 
 def draw_visible(rng: random.Random, b: int, n: int) -> NDArray[np.bool_]:
-    """Return where real tokens stand, (b, n): the first sequence has padding, the last has none."""
+    """Return a mask of real tokens, (b, n): the first sequence has padding, the last has none."""
     lengths = [2 + int(rng.random() * (n - 2)) for _ in range(b - 1)] + [n]
     return np.arange(n) < np.array(lengths)[:, None]
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return an input whose padding is larger than its real tokens; of these, the first feature is always negative.
+    """Return an input whose padding is larger than its real tokens; the first feature of these is always negative.
 
-    No number comes twice in a feature, so there is one largest. In the last feature of the last sequence it stands at
+    No number occurs twice in a feature, so the maximum is unique. In the last feature of the last sequence, it is at
     the end, where no other sequence has a token.
     """
     b, n, hidden = (sizes[name] for name in ("b", "n", "hidden"))
     visible = draw_visible(rng, b, n)
-    x = dyadic(rng, b, n, hidden, bound=2) + np.arange(n)[:, None] / 64**2  # less than the steps between them
+    x = dyadic(rng, b, n, hidden, bound=2) + np.arange(n)[:, None] / 64**2  # less than the steps between the numbers
     x[~visible] += 6
     x[:, :, 0] -= np.where(visible, 6, 0)
     x[-1, -1, -1] += 6
@@ -61,17 +61,17 @@ POSITIONS = "These are the positions of the largest numbers, not the numbers: lo
 
 
 def wrong(how: str, name: str, hint: str, pool: str) -> WrongAnswer:
-    """Return the answer that computes one of the pools otherwise."""
+    """Return the answer with a mistake in one of the pools."""
     return edited(name, hint, MODEL_ANSWER, (f"return {POOLS[how]}\n", f"return {pool}\n"))
 
 
 def alone(how: str) -> str:
-    """Return the answer that has one of the pools, and raises NotImplementedError for the others."""
+    """Return the answer that implements one of the pools and raises NotImplementedError for the others."""
     others = [(f"return {pool}\n", "raise NotImplementedError\n") for other, pool in POOLS.items() if other != how]
     return edited("alone", "", MODEL_ANSWER, *others).source
 
 
-# Name, hint, and what is returned for that pool.
+# Name, hint, and the expression returned for that pool.
 WRONG = {
     "mean": (
         (
@@ -246,7 +246,7 @@ MISBEHAVING = {
     ),
     "select": (("transposes-in-place", CHANGED, "x.transpose_(0, 1)[0]"),),
 }
-# A selected position shares memory with its input, so a change of that is seen in the numbers: left out.
+# Left out: a selected position shares memory with the input, so changing the input shows in the numbers.
 BEHAVIOURS = tuple(
     each for each in misbehaviours(MODEL_ANSWER, "pooled", longer=(4, 13)) if each.name != "changes-its-input"
 )

@@ -1,4 +1,4 @@
-"""Exercise of topic 03: a learned vector for each position, added to what stands there."""
+"""The exercise of topic 03 about position embeddings: a learned vector for each position, added to the input."""
 
 import random
 
@@ -12,7 +12,7 @@ from transformer_lm.checks.topic_03_classification.position_embedding import POS
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return an input, and embeddings for its positions and for some more."""
+    """Return an input, with embeddings for its positions and a few more."""
     b, n, hidden, spare = (sizes[name] for name in ("b", "n", "hidden", "spare"))
     return {
         "x": dyadic(rng, b, n, hidden, bound=2 * sizes.get("magnitude", 1)),
@@ -21,12 +21,12 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return x plus embeddings, position by position; then for as many positions as there are embeddings."""
+    """Return x plus embeddings, position by position, for this input and for one as long as the table of embeddings."""
     x, table = case["x"], case["positions_weight"]
     b, n, _ = x.shape
     full = np.zeros((b, *table.shape))
     for sequence in range(b):
-        for position in range(len(table) - sequence):  # what follows is padding
+        for position in range(len(table) - sequence):  # the rest is padding
             full[sequence, position] = x[sequence, position % n] + table[position]
     return {
         "output": np.stack([x[:, position] + table[position] for position in range(n)], axis=1),
@@ -59,14 +59,14 @@ SUM = "x + self.positions(places)"
 
 
 def wrong(name: str, hint: str, places: str = PLACES, returned: str = SUM) -> WrongAnswer:
-    """Return the answer that counts positions otherwise, or makes something else of their embeddings."""
+    """Return the answer that counts positions in another way, or uses their embeddings in another way."""
     return edited(name, hint, MODEL_ANSWER, (PLACES, places), (SUM, returned))
 
 
 FROM_ONE = "Positions are counted from 1: the first row of the table is never used, and the last position has none."
 
 WRONG = (
-    # Where positions from 1 end in an error, what came before it is the same as here.
+    # Where counting from 1 raises an error, everything before the error is the same as here.
     wrong("counted-from-one", FROM_ONE, places="torch.arange(1, n + 1) % max_len"),
     wrong(
         "counted-from-the-end",
@@ -173,7 +173,7 @@ TABLE = "Make self.positions a table of embeddings in __init__: how many there a
 BEHAVIOURS = misbehaviours(MODEL_ANSWER, "PositionEmbedding.forward", longer=(3, 13))
 
 MISBEHAVING = (
-    *(each for each in BEHAVIOURS if each.name != "changes-its-input"),  # a sum does not need its input again
+    *(each for each in BEHAVIOURS if each.name != "changes-its-input"),  # the gradient of a sum does not need its input
     loses_a_length_of_one(MODEL_ANSWER, "PositionEmbedding.forward"),
     only_in_training(MODEL_ANSWER, "PositionEmbedding.forward"),
     wrong("counted-from-one-until-it-overflows", FROM_ONE, places="torch.arange(1, n + 1)"),

@@ -1,4 +1,4 @@
-"""The exercise of topic 03 about the select pool."""
+"""The exercise of topic 03 about select pooling."""
 
 from grading.exercises.topic_03_classification.pools import pool_record
 from transformer_lm.checks.topic_03_classification.select_pool import SELECT_POOL

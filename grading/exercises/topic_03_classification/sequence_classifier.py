@@ -1,4 +1,4 @@
-"""Exercise of topic 03: a classifier whose layers and pool are told where padding stands."""
+"""The exercise of topic 03 about a sequence classifier that passes the padding mask to its layers and its pool."""
 
 import random
 
@@ -16,9 +16,9 @@ from transformer_lm.checks.topic_03_classification.sequence_classifier import SE
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return tokens and weights: the embedding of padding is larger than all others, the first class scores below 0.
+    """Return tokens and weights; the embedding of padding is the largest, and the first class has negative scores.
 
-    The token 0 is a word as any other.
+    The token 0 is an ordinary word.
     """
     words, hidden, num_classes = (sizes[name] for name in ("words", "hidden", "num_classes"))
     pad = 1 + words // 2
@@ -29,7 +29,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
     embed = dyadic(rng, words + 1, hidden, bound=2)
     embed[pad] += 6
     weight, bias = dyadic(rng, num_classes, hidden, bound=0.75), dyadic(rng, num_classes, bound=1)
-    weight[0], bias[0] = -np.abs(weight[0]), -1  # what is pooled is positive
+    weight[0], bias[0] = -np.abs(weight[0]), -1  # pooled vectors are positive
     return {
         "tokens": np.where(visible, tokens, pad),
         "pad": np.array(pad),
@@ -40,7 +40,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return the scores of the classes, one sequence after the other, with its real tokens alone."""
+    """Return the scores of the classes, sequence by sequence, from its real tokens alone."""
 
     def scores(tokens: NDArray[np.int64], shares: tuple[float, ...]) -> NDArray[np.float64]:
         x = case["embed_weight"][tokens[tokens != case["pad"]]]
@@ -53,7 +53,7 @@ def reference(case: Arrays) -> Arrays:
 
 
 def _same(ask: Ask, case: Arrays, tokens: NDArray[np.int64]) -> bool:
-    """Tell whether the first sequence gets the same scores among other tokens."""
+    """Return whether the first sequence gets the same scores when other tokens change."""
     before, after = ask(case), ask(case | {"tokens": tokens})
     return all(np.allclose(before[name][0], after[name][0], rtol=1e-4, atol=1e-4) for name in before)
 
@@ -107,7 +107,7 @@ LOGITS = "self.classify(self.pool(x, visible))"
 
 
 def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     ours = {"seen": SEEN, "embedded": EMBEDDED, "loop": LOOP, "layer": LAYER, "logits": LOGITS}
     return edited(name, hint, MODEL_ANSWER, *((ours[line], theirs) for line, theirs in lines.items()))
 

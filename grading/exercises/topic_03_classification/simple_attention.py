@@ -1,4 +1,4 @@
-"""Exercise of topic 03: self-attention without parameters, that does not read padding."""
+"""The exercise of topic 03 about self-attention without parameters, with a padding mask."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Exercise of topic 04: the vector of each token plus the vector of its position."""
+"""The exercise of topic 04 about embeddings: the vector of each token plus the vector of its position."""
 
 import random
 
@@ -12,7 +12,7 @@ from transformer_lm.checks.topic_04_language_model.embed import EMBED, OTHER_NAM
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return tokens, vectors for a vocabulary, and vectors for their positions and for some more.
+    """Return tokens, vectors for a vocabulary, and vectors for the tokens' positions and a few more.
 
     Every sequence begins and ends with the same token: only its position tells the two apart.
     """
@@ -29,7 +29,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return the sums, position by position, for these tokens and for as many as there are positions."""
+    """Return the sums, position by position, for these tokens and for a sequence of the greatest length."""
     tokens, table = case["tokens"], case["tokens_weight"]
     b, n = tokens.shape
     sums = np.zeros((b, *case["positions_weight"].shape))
@@ -65,7 +65,7 @@ SUM = "self.tokens(tokens) + self.positions(places)"
 
 
 def wrong(name: str, hint: str, places: str = PLACES, returned: str = SUM) -> WrongAnswer:
-    """Return the answer that counts positions otherwise, or makes something else of the vectors."""
+    """Return the answer that counts positions in another way, or uses the vectors in another way."""
     return edited(name, hint, MODEL_ANSWER, (PLACES, places), (SUM, returned))
 
 
@@ -90,7 +90,7 @@ WRONG = (
         "The positions have no effect: the same token has the same vector wherever it stands.",
         returned="self.tokens(tokens)",
     ),
-    # Where positions from 1 end in an error, what came before it is the same as here.
+    # Where counting from 1 raises an error, everything before the error is the same as here.
     wrong("counted-from-one", FROM_ONE, places="torch.arange(1, n + 1) % max_len"),
     wrong(
         "counted-from-the-end",

@@ -1,4 +1,4 @@
-"""Exercise of topic 04: what a language model reads, and the token that it should expect at each position."""
+"""The exercise of topic 04 about a language model's inputs and labels, the next token at each position."""
 
 import itertools
 import random
@@ -13,14 +13,14 @@ from transformer_lm.checks.topic_04_language_model.labels import LABELS
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return a batch in which every token occurs once: one that stands at another place shows."""
+    """Return a batch in which every token occurs once, so that a token at a wrong position shows."""
     b, length = sizes["b"], sizes["n"] + 1
     tokens = sorted(range(1, b * length + 1), key=lambda token: rng.random())
     return {"batch": np.array(tokens).reshape(b, length)}
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return inputs and labels, one pair of neighbours after the other."""
+    """Return inputs and labels, by pairs of neighbouring tokens."""
     pairs = np.array([list(itertools.pairwise(tokens)) for tokens in case["batch"].tolist()])  # (b, n, 2)
     return {"inputs": pairs[:, :, 0].astype(np.float64), "labels": pairs[:, :, 1].astype(np.float64)}
 
@@ -39,7 +39,7 @@ SHIFTED = "batch[:, 1:]"
 
 
 def wrong(name: str, hint: str, inputs: str = INPUTS, labels: str = SHIFTED) -> WrongAnswer:
-    """Return the answer that cuts inputs or labels otherwise."""
+    """Return the answer that slices inputs or labels in another way."""
     edits = ((f"inputs = {INPUTS}", f"inputs = {inputs}"), (f"labels = {SHIFTED}", f"labels = {labels}"))
     return edited(name, hint, MODEL_ANSWER, *edits)
 

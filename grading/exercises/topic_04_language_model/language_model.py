@@ -1,4 +1,4 @@
-"""Exercise of topic 04: a language model, from tokens to logits of the next ones."""
+"""The exercise of topic 04 about a language model, from tokens to the logits of the next tokens."""
 
 import random
 
@@ -18,7 +18,7 @@ PARTS = ("attention", "mlp")
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return tokens, tables of embeddings, and the weights of all layers, those of the blocks stacked."""
+    """Return tokens, embedding tables, and the weights of all layers, those of the blocks stacked."""
     b, n, vocab_size, num_layers = (sizes[name] for name in ("b", "n", "vocab_size", "num_layers"))
     hidden = max(4, sizes["hidden"])  # a norm over two numbers is little more than a sign, and magnifies rounding
     bound = 2 * sizes.get("magnitude", 1)
@@ -44,7 +44,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return the logits: embeddings, to which each block adds what positions read and what each makes of it."""
+    """Return the logits, from embeddings to which each block adds the outputs of attention and of the MLP."""
     tokens = case["tokens"]
     n = tokens.shape[1]
     x = case["tokens_weight"][tokens] + case["positions_weight"][:n]
@@ -109,7 +109,7 @@ LOGITS = "self.unembed(self.final_norm(x))"
 
 
 def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     ours = {"places": PLACES, "embedded": EMBEDDED, "blocks": BLOCKS, "read": READ, "think": THINK, "logits": LOGITS}
     return edited(name, hint, MODEL_ANSWER, *((ours[line], theirs) for line, theirs in lines.items()))
 
@@ -603,7 +603,7 @@ LANGUAGE_MODEL_RECORD = ValueRecord(
     parts=(Part("language-model-check", 4, values),),
     properties=(SEQUENCES_APART, IGNORES_THE_FUTURE),
     first_sizes={"b": 3, "n": 5, "hidden": 7, "spare": 11, "vocab_size": 13, "num_layers": 2},
-    other_length={"b": 6, "n": 16},  # as many positions as there are vectors for
+    other_length={"b": 6, "n": 16},  # the largest number of positions
     other_sizes={"b": 4, "n": 6, "hidden": 10, "spare": 8, "vocab_size": 11, "num_layers": 3, "magnitude": 4},
     ones=("n",),
     draw=draw,

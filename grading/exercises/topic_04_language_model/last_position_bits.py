@@ -1,4 +1,4 @@
-"""Exercise of topic 04: how many bits the last token of a slice costs a model."""
+"""The exercise of topic 04 about a model's loss at the last position of a slice, in bits."""
 
 import random
 
@@ -20,9 +20,9 @@ from transformer_lm.checks.topic_04_language_model.last_position_bits import (
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return the tokens of two batches of b sequences and of a last one, and the weights of a simple model.
+    """Return the tokens of two batches of b sequences and a last batch, and the weights of a simple model.
 
-    The first sequence ends in token 0, and the next one does not.
+    The first sequence ends with token 0, and the second does not.
     """
     b, n, v = sizes["b"], sizes["n"], sizes["v"]
     shape = (2 * b + 1, n + 1)
@@ -36,7 +36,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return the mean of -log2 p of the last token, sequence by sequence, for all of them and for the first batch."""
+    """Return the mean of -log2 p of the last token, sequence by sequence, for all batches and for the first."""
 
     def bits(tokens: NDArray[np.int64]) -> float:
         logits = case["table"][tokens[:-1]].mean(axis=0)
@@ -76,7 +76,7 @@ RETURNED = "return bits / count"
 
 
 def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     ours = {"eval": EVAL, "given": GIVEN, "logits": LOGITS, "losses": LOSSES, "sum": SUM, "count": COUNT}
     ours |= {"restored": RESTORED, "returned": RETURNED}
     return edited(name, hint, MODEL_ANSWER, *((ours[line], theirs) for line, theirs in lines.items()))
@@ -304,7 +304,7 @@ def last_position_bits(model, batches):
 
 
 def remembering(name: str, hint: str, change: str) -> WrongAnswer:
-    """Return the answer that keeps what it was asked for, and then does something else; it is asked twice a case."""
+    """Return the answer that remembers its first call and then does something else; a case calls it twice."""
     return WrongAnswer(name, hint, MODEL_ANSWER + COUNTED.format(change=change))
 
 

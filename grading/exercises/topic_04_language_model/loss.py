@@ -1,4 +1,4 @@
-"""Exercise of topic 04: one number for how little a model expected what really came next."""
+"""The exercise of topic 04 about the loss: the cross-entropy of the real next tokens."""
 
 import random
 
@@ -13,10 +13,10 @@ from transformer_lm.checks.topic_04_language_model.loss import LARGE, LOSS, NO_T
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return logits, labels of several lengths filled up with padding, and the token that stands for it.
+    """Return logits, labels of different lengths filled up with padding, and the padding token.
 
-    The second sequence has no padding. In a batch of four or more the last one is nothing else. The token 0 is a label
-    as any other, and so is the last token of the vocabulary.
+    The second sequence has no padding. In a batch of four or more, the last sequence is all padding. The token 0 is an
+    ordinary label, and so is the last token of the vocabulary.
     """
     b, n, v = (sizes[name] for name in ("b", "n", "v"))
     pad = 1 + int(rng.random() * (v - 1))
@@ -27,7 +27,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
     labels = np.array([int(rng.random() * (v - 1)) for _ in range(b * n)]).reshape(b, n)
     labels[labels >= pad] += 1
     labels[1, ::2] = 0
-    labels[1, 1] = v - 1 if pad < v - 1 else 0  # where that is padding, the first sequence holds it
+    labels[1, 1] = v - 1 if pad < v - 1 else 0  # if v - 1 is padding, the first sequence contains it
     return {
         "logits": dyadic(rng, b, n, v, bound=4),
         "labels": np.where(np.arange(n) < lengths[:, None], labels, pad),
@@ -36,7 +36,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return the mean over all real labels, one after the other, for each of the calls."""
+    """Return the mean over all real labels, computed label by label, for each of the calls."""
 
     def mean(scale: int, pad: int) -> np.ndarray:
         losses = []
@@ -70,7 +70,7 @@ MEAN = "losses[real].mean()"
 def wrong(
     name: str, hint: str, real: str = REAL, log_p: str = LOG_P, losses: str = LOSSES, returned: str = MEAN
 ) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     return edited(name, hint, MODEL_ANSWER, (REAL, real), (LOG_P, log_p), (LOSSES, losses), (MEAN, returned))
 
 

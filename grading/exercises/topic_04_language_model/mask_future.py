@@ -1,4 +1,4 @@
-"""Exercise of topic 04: scores of which those that look ahead are -inf."""
+"""The exercise of topic 04 about masking the future: scores of later keys become -inf."""
 
 import random
 
@@ -13,7 +13,7 @@ from transformer_lm.checks.topic_04_language_model.mask_future import MASK_FUTUR
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return scores, some of them 0: that is a score as any other."""
+    """Return scores, some of them 0, which is an ordinary score."""
     b, h, n = (sizes[name] for name in ("b", "h", "n"))
     scores = dyadic(rng, b, h, n, n, bound=2 * sizes.get("magnitude", 1))
     scores[:, :, -1, 0] = scores[:, :, 1, 1] = 0
@@ -21,7 +21,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return where keys come after queries, and the scores of the others, one query after the other."""
+    """Return where keys come after queries, and the scores of the other keys, query by query."""
     scores = case["scores"]
     hidden, kept = np.ones_like(scores), np.zeros_like(scores)
     for query in range(scores.shape[2]):
@@ -57,7 +57,7 @@ def wrong(
     filled: str = INFINITY,
     returned: str = "masked",
 ) -> WrongAnswer:
-    """Return the answer that masks other places, or with something else."""
+    """Return the answer that masks other entries, or with another value."""
     return edited(
         name,
         hint,
@@ -209,7 +209,7 @@ CHANGED = "Something works in place, such as `+=` or a method that ends in `_`: 
 ALL = "Hand back the scores themselves, all of them, as one torch tensor."
 SHAPES = "Two shapes do not fit together there. Print the shape of each tensor just before that line."
 BEHAVIOURS = misbehaviours(MODEL_ANSWER, "mask_future", longer=(4, 3))
-# Masking does not need its input again, and scores have as many heads whatever their length.
+# The gradient of masking does not need its input, and the number of heads does not depend on the length.
 NOT_TRIED = ("changes-its-input", "fits-known-sizes")
 
 MISBEHAVING = (

@@ -1,4 +1,4 @@
-"""Exercise of topic 04: the probabilities of the next token, with a temperature and the top k."""
+"""The exercise of topic 04 about the probabilities of the next token, with temperature and top-k."""
 
 import random
 
@@ -20,10 +20,10 @@ from transformer_lm.checks.topic_04_language_model.next_probabilities import (
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return logits, a temperature below 1 and a top_k; no two logits of a row are nearly the same."""
+    """Return logits, a temperature below 1 and a top_k; no two logits of a row are nearly equal."""
     b, v = sizes["b"], sizes["v"]
     ranks = np.argsort([[rng.random() for _ in range(v)] for _ in range(b)], axis=1)
-    rows = dyadic(rng, b, 1, bound=1.5)  # so that rows have other thresholds
+    rows = dyadic(rng, b, 1, bound=1.5)  # so that the rows have different thresholds
     logits = (ranks - v // 2) / 4 + rows + dyadic(rng, b, v, bound=1 / 16)
     return {
         "logits": logits * sizes.get("magnitude", 1),
@@ -33,7 +33,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return the probabilities, row by row: a softmax of the largest logits alone."""
+    """Return the probabilities, row by row, as a softmax of the largest logits alone."""
 
     def probabilities(temperature: float, top_k: int) -> NDArray[np.float64]:
         found = np.zeros_like(case["logits"])
@@ -54,7 +54,7 @@ def reference(case: Arrays) -> Arrays:
 
 
 def _sums_to_one(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
-    numbers = [each for each in ask(case).values() if not np.isnan(each).any()]  # NaN is told by its own hint
+    numbers = [each for each in ask(case).values() if not np.isnan(each).any()]  # NaN has its own hint
     return all(np.allclose(each.sum(axis=1), 1, atol=1e-4) and each.min() >= 0 for each in numbers)
 
 
@@ -78,7 +78,7 @@ RETURNED = "(kept / temperature).softmax(dim=-1)"
 
 
 def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     ours = {"zero": ZERO, "smallest": SMALLEST, "kept": KEPT, "returned": RETURNED}
     return edited(name, hint, MODEL_ANSWER, *((ours[line], theirs) for line, theirs in lines.items()))
 
@@ -283,7 +283,7 @@ SOFTMAX_MISTAKES = (
 )
 
 MISBEHAVING = (
-    # Two are left out: nothing learns here, and the check gives away copies of the logits.
+    # Two are left out, because nothing is trained here and the check passes copies of the logits.
     *(
         each
         for each in misbehaviours(MODEL_ANSWER, "next_probabilities", longer=(5, 17), calls=6)

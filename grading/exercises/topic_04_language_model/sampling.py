@@ -1,4 +1,4 @@
-"""Exercise of topic 04: a continuation, sampled token by token from a model."""
+"""The exercise of topic 04 about sampling a continuation from a model, token by token."""
 
 import math
 import random
@@ -16,14 +16,14 @@ from transformer_lm.checks.topic_04_language_model.sampling import SAMPLING, VOC
 
 
 def chances(logits: tuple[float, ...], temperature: float, top_k: int) -> tuple[float, ...]:
-    """Return how likely each token is; the logits go from the largest to the smallest."""
+    """Return the probability of each token; the logits are sorted from the largest to the smallest."""
     limited = np.full(len(logits), -np.inf)
     limited[:top_k] = np.array(logits[:top_k]) / temperature
     return tuple(softmax(limited).tolist())
 
 
 def choice(logits: tuple[float, ...], temperature: float, top_k: int) -> Choice:
-    """Return a choice with its chances, and with those that mistakes give."""
+    """Return a choice with its probabilities, and with those that known mistakes give."""
     everything = np.array(chances(logits, temperature, len(logits)))
     late = np.where(np.arange(len(logits)) < top_k, everything, 0)
     late[0] += everything[top_k:].sum()
@@ -40,9 +40,10 @@ def choice(logits: tuple[float, ...], temperature: float, top_k: int) -> Choice:
 
 
 def draw_choices(rng: random.Random) -> tuple[Choice, ...]:
-    """Return two choices: a high temperature with few tokens to choose from, and a low one with all of them.
+    """Return two choices: a high temperature with a small top_k, and a low temperature with all tokens.
 
-    Each token is about two thirds as likely as the one before it: mistakes change the chances by more than luck does.
+    Each token is about two thirds as likely as the one before it, so mistakes change the probabilities by more than
+    chance.
     """
 
     def logits(temperature: float) -> tuple[float, ...]:

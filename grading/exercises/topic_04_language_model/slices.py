@@ -1,4 +1,4 @@
-"""Exercise of topic 04: random slices of a text."""
+"""The exercise of topic 04 about random slices of a text."""
 
 from grading.judging.mistakes import ERROR
 from grading.judging.record import Part, Record, WrongAnswer, edited
@@ -25,12 +25,12 @@ RETURNED = "tokens[positions]"
 def wrong(
     name: str, hint: str, starts: str = STARTS, positions: str = POSITIONS, returned: str = RETURNED
 ) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     return edited(name, hint, MODEL_ANSWER, (STARTS, starts), (POSITIONS, positions), (RETURNED, returned))
 
 
 def before(name: str, hint: str, line: str) -> WrongAnswer:
-    """Return the answer with one more line at its beginning."""
+    """Return the model answer with another line at its beginning."""
     return edited(name, hint, MODEL_ANSWER, (START, f"    {line}\n{START}"))
 
 

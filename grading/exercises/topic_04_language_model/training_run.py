@@ -1,6 +1,6 @@
-"""Exercise of topic 04: a trained model, handed in as a file, measured on sentences that nobody has seen.
+"""The exercise of topic 04 about a trained model, submitted as a file and measured on unseen sentences.
 
-An answer of ours is code that writes the file into `folder`.
+The recorded answers are code that writes the file into `folder`.
 """
 
 import functools
@@ -17,13 +17,13 @@ from transformer_lm.texts.toy_grammar import sentences
 from transformer_lm.training.loop import train
 from transformer_lm.training.presets import preset
 
-LENGTH = 20_000  # characters: the loss on other ones differs by about 0.005
-SLACK = 0.01  # so that nobody who passes the check just so is refused here
-SIZES, STEPS = {"hidden": 64, "num_layers": 2}, 400  # of our own training, enough for all points
+LENGTH = 20_000  # characters; on another text of this length, the loss differs by about 0.005
+SLACK = 0.01  # so that a model that only just passes the check is not refused here
+SIZES, STEPS = {"hidden": 64, "num_layers": 2}, 400  # of the recorded training run, enough for full points
 
 
 def measured(record: FileRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
-    """Judge a model by its loss on sentences that are drawn now."""
+    """Judge a model by its loss on newly drawn sentences."""
     exercise, drawn, text = record.public, sentences(random.Random(rng.getrandbits(64))), ""
     while len(text) < LENGTH:
         text += next(drawn) + "\n"
@@ -36,7 +36,7 @@ def measured(record: FileRecord, part: Part, answer: Answer, rng: random.Random)
 
 @functools.cache
 def trained() -> tuple[TransformerLM, Corpus]:
-    """Return a model that is worth all points, and what it was trained on; trained once in each process."""
+    """Return a model that gets full points, and its training data; it is trained once in each process."""
     corpus, recipe = load_toy(), preset("default")
     model = recipe.make_model(corpus.tokenizer.vocab_size, **SIZES)
     train(model, corpus, recipe.make_recipe(steps=STEPS), progress=False)
@@ -89,7 +89,7 @@ save_model(path, TransformerLM(LMConfig(tokenizer.vocab_size, {settings})), toke
 
 
 def changed(name: str, hint: str, change: str) -> WrongAnswer:
-    """Return the answer whose file is changed after it was written."""
+    """Return the answer whose file is changed after writing."""
     return WrongAnswer(name, hint, MODEL_ANSWER + change + "\n")
 
 

@@ -1,4 +1,4 @@
-"""Exercise of topic 05: the attention weights of every block, as the blocks compute them one after the other."""
+"""The exercise of topic 05 about collecting the attention weights of every block in a forward pass."""
 
 import math
 import random
@@ -17,7 +17,7 @@ from transformer_lm.checks.topic_05_attention_heatmaps.attention_maps import ATT
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return what the first block reads, and the weights of all blocks, whose first axis is the block."""
+    """Return the first block's input, and the weights of all blocks, whose first axis is the block."""
     blocks, h, width = (sizes[name] for name in ("blocks", "num_heads", "width"))
     hidden = h * sizes["head_size"]
     case = {"x": dyadic(rng, sizes["b"], sizes["n"], hidden, bound=2 * sizes.get("magnitude", 1))}
@@ -27,7 +27,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
         case[f"{norm}_bias"] = dyadic(rng, blocks, hidden, bound=0.5)
     parts = {f"attention_{layer}": (hidden, hidden) for layer in ("q", "k", "v", "mix")}
     for layer, (size_in, size_out) in (parts | {"mlp_up": (hidden, width), "mlp_down": (width, hidden)}).items():
-        smaller = 2.0 ** -round(math.log2(size_in) / 2)  # so that sums are as large however wide the layer is
+        smaller = 2.0 ** -round(math.log2(size_in) / 2)  # so that sums are as large in layers of any width
         case[f"{layer}_weight"] = dyadic(rng, blocks, size_out, size_in, bound=2) * smaller
         case[f"{layer}_bias"] = dyadic(rng, blocks, size_out, bound=1)
     return case
@@ -54,7 +54,7 @@ def reference(case: Arrays) -> Arrays:
 
 
 def nothing_ahead(*outputs: str) -> Property:
-    """Return the property of causal maps, (..., i, j): no key after its query has any weight."""
+    """Return the property of causal maps, (..., i, j), in which no key after the query has any weight."""
 
     def holds(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
         found = ask(case)
@@ -91,7 +91,7 @@ ATTENDED = "attended = x + block.attention(block.attention_norm(x))"
 
 
 def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
 
 
@@ -300,7 +300,7 @@ SPOILT = "result = [torch.zeros_like(part) for part in result]"
 
 
 def wrapped(name: str, hint: str, change: str) -> WrongAnswer:
-    """Return the answer that does something else after it has computed the maps."""
+    """Return the answer that does something else after computing the maps."""
     return WrongAnswer(name, hint, MODEL_ANSWER + WRAPPER.format(function="attention_maps", change=change))
 
 

@@ -1,4 +1,4 @@
-"""Exercise of topic 05: what the queries of a class give to the keys of a class."""
+"""The exercise of topic 05 about the attention weight between classes of characters, from queries to keys."""
 
 import random
 
@@ -22,7 +22,7 @@ from transformer_lm.checks.topic_05_attention_heatmaps.class_mass import CLASS_M
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return weights and classes: all of them occur in the batch, the last class never in its last sequence."""
+    """Return weights and classes; every class occurs in the batch, but the last one not in the last sequence."""
     b, h, n, c = (sizes[name] for name in ("b", "h", "n", "c"))
     drawn = [int(rng.random() * c) for _ in range((b - 1) * n)]
     drawn[:c] = range(c)
@@ -36,13 +36,13 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return the mass in the batch, and of the last head in its last sequence, where a class is missing."""
+    """Return the mass in the batch, and that of the last head in the last sequence, where a class is missing."""
     weights, classes, c = case["weights"], case["classes"], int(case["num_classes"])
     return {"mass": _mass(weights, classes, c), f"mass{ALONE}": _mass(weights[-1:, -1:], classes[-1:], c)}
 
 
 def _mass(weights: NDArray[np.float64], classes: NDArray[np.int64], c: int) -> NDArray[np.float64]:
-    """Return what queries of each class give to keys of each class, (h, c, c), class by class."""
+    """Return the weight from queries of each class to keys of each class, (h, c, c), class by class."""
     mass = np.zeros((weights.shape[1], c, c))
     by_query = weights.transpose(0, 2, 3, 1)  # (b, i, j, h)
     for row in range(c):
@@ -77,7 +77,7 @@ LINES = {
 
 
 def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
 
 

@@ -1,4 +1,4 @@
-"""Exercise of topic 05: which head does what, and which does nothing that has a name."""
+"""The exercise of topic 05 about detecting which pattern each head follows, if any."""
 
 import random
 from dataclasses import replace
@@ -22,43 +22,43 @@ ONES = ("b", "h")
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return the number of the pattern of each head."""
+    """Return the index of each head's pattern."""
     heads, _ = decisions(**case)
     return {"heads": heads.astype(np.float64)}
 
 
 # --- cases --------------------------------------------------------------------------------------
 
-UNITS = 1024  # in which the weight of a query is cut: exact in every float
-STEPS = 64  # in which the share of a weight is drawn
+UNITS = 1024  # the weight of a query is divided into these units, exact in every float type
+STEPS = 64  # units in which a part of the weight is drawn
 PATTERNS = (
     "current", "previous", "early", "narrow", "broad", "dense", "half", "late", "six back", "other", "another",
     "aside", "nowhere", "four or five back", "far back",
 )  # fmt: skip
 PLACES = ("current", "previous", "early")
 
-# What heads read, each with the least and the most that it gets, in 64ths; the rest goes to everything alike.
+# What heads attend to, each with its least and greatest weight, in 64ths; the rest goes to all keys equally.
 HEADS: dict[str, tuple[tuple[str, int, int], ...]] = {
     "previous": (("previous", 40, 60),),
     "current": (("current", 40, 60),),
-    "current, a little": (("current", 14, 14),),  # little more than chance, which may take the query itself
+    "current, a little": (("current", 14, 14),),  # little more than chance, which may select the query itself
     "early": (("early", 50, 60),),
-    "narrow": (("narrow", 50, 62),),  # broad gets as much, but more of it by chance
+    "narrow": (("narrow", 50, 62),),  # broad gets as much weight, but more of it by chance
     "narrow, half": (("narrow", 24, 27),),
     "narrow, not in the first sequence": (("narrow later", 56, 62),),
-    "narrow, in the first sequence alone": (("narrow at first", 18, 20),),  # too little of all sequences
+    "narrow, in the first sequence alone": (("narrow at first", 18, 20),),  # too little over all sequences
     "narrow, as in the first sequence": (("narrow first", 24, 28),),
     "other, and another": (("other", 34, 36), ("another", 24, 25)),
     "another, and other": (("another", 34, 36), ("other", 24, 25)),
-    "broad, and narrow": (("broad", 44, 46), ("narrow", 16, 18)),  # narrow gets more times as much as by chance
+    "broad, and narrow": (("broad", 44, 46), ("narrow", 16, 18)),  # narrow has the larger ratio to chance
     "dense": (("dense", 50, 60),),
     "dense, half": (("dense", 36, 38),),
     "dense, a little": (("dense", 8, 12),),  # little more than chance
     "dense, one key": (("one of dense", 46, 58),),
-    "half": (("half", 8, 12), ("other half", 56, 60)),  # more than position explains, not than chance
+    "half": (("half", 8, 12), ("other half", 56, 60)),  # more than position explains, but not more than chance
     "late, a little": (("late", 15, 16),),  # too small a score
     "six back": (("six back", 54, 64),),
-    "always six back": (("offset 6", 40, 60),),  # position explains it
+    "always six back": (("offset 6", 40, 60),),  # explained by position
     "always five or six back": (("offset 5", 31, 32), ("offset 6", 31, 32)),
     "always six or seven back": (("offset 6", 31, 32), ("offset 7", 31, 32)),
     "falling": (("falling", 64, 64),),
@@ -66,20 +66,20 @@ HEADS: dict[str, tuple[tuple[str, int, int], ...]] = {
     "random": (("random", 64, 64),),
 }
 
-# Heads on an edge: what they read, the pattern that is about it, and how far that is from not counting, at least and at
-# most; below 0, from counting. So a threshold, a score or a baseline that is a little off shows.
+# Heads near a threshold: what they attend to, the pattern for it, and the least and greatest distance from not counting
+# (below 0: from counting). They expose a threshold, a score or a baseline that is slightly wrong.
 ENOUGH, NOT_QUITE = (0.006, 0.018), (-0.018, -0.006)
 EDGES: dict[str, tuple[tuple[str, str, tuple[float, float]], ...]] = {
-    "late, enough": (("late", "late", ENOUGH),),  # by its score: the excess is larger
+    "late, enough": (("late", "late", ENOUGH),),  # by its score; the excess is larger
     "late, not quite": (("late", "late", NOT_QUITE),),
     "early, enough": (("early", "early", ENOUGH),),  # above chance
     "early, not quite": (("early", "early", NOT_QUITE),),
     "dense, enough": (("dense", "dense", ENOUGH),),
     "dense, not quite": (("dense", "dense", NOT_QUITE),),
     "six back, enough": (("six back", "six back", ENOUGH),),  # above what position explains
-    # Reading the previous position, too: what the mean weights of near and far distances are divided by matters.
+    # These also attend to the previous position, so the divisor of the mean weights at near and far distances matters.
     "six back, not quite": (("six back", "six back", NOT_QUITE), ("previous", "previous", (-0.13, -0.1))),
-    # By early queries alone: what the rows of a null sum up to differs there from what its columns do.
+    # Early queries alone, for which the rows of a null have other sums than its columns.
     "four or five back, enough": (("four or five back", "four or five back", ENOUGH),),
     "four or five back, not quite": (("four or five back", "four or five back", NOT_QUITE),),
     # So far back that few queries are left for a mean.
@@ -87,17 +87,17 @@ EDGES: dict[str, tuple[tuple[str, str, tuple[float, float]], ...]] = {
     "far back, not quite": (("far back", "far back", NOT_QUITE),),
     "narrow, enough in some sequences": (("narrow later", "narrow", ENOUGH),),
     "narrow, not quite in some sequences": (("narrow later", "narrow", NOT_QUITE),),
-    # Late exceeds its baseline more, but does not count; six back has more above chance, but not above position.
+    # `late` exceeds its baseline by more, but does not count; six back is further above chance, but not above position.
     "dense, behind late": (("dense", "dense", ENOUGH), ("late", "late", NOT_QUITE)),
     "aside, ahead of six back": (("aside", "aside", (0.1, 0.12)), ("six back", "six back", (0.03, 0.05))),
 }
-ROUNDS = 3  # of bringing two parts of a head to their edges, each of which moves the other a little
+ROUNDS = 3  # of moving two parts of a head to their thresholds, each of which moves the other a little
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return heads that do one thing, or two, or nothing, and patterns, some of which no head follows.
+    """Return heads that follow one pattern, two, or none, and patterns, some of which no head follows.
 
-    Heads and patterns are in random order. What they do is clear: if not, all is drawn anew.
+    Heads and patterns are in random order. Cases in which a head is ambiguous are drawn again.
     """
     case = _draw_once(rng, sizes)
     while decisions(**case)[1].min() < EXACT:
@@ -109,7 +109,7 @@ def _draw_once(rng: random.Random, sizes: dict[str, int]) -> Arrays:
     b, h, n, p = (sizes[name] for name in ("b", "h", "n", "p"))
     tables = _tables(rng, b, n)
     names = _shuffled(rng, [*PATTERNS, *(f"more {number}" for number in range(p))][:p])
-    while names[0] in ("current", "late", "nowhere"):  # a mistake that sees the first pattern alone is seen by it
+    while names[0] in ("current", "late", "nowhere"):  # exposes a mistake that looks at the first pattern alone
         names = names[1:] + names[:1]
     tables |= {name: _few(rng, b, n) for name in names if name not in tables}
     kinds = [
@@ -132,7 +132,7 @@ def _draw_once(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def _tables(rng: random.Random, b: int, n: int) -> dict[str, NDArray]:
-    """Return what heads may read, (b, i, j) each: how much of it each key gets, where a pattern has True and False."""
+    """Return what heads may attend to, (b, i, j) each: the relative weight of each key; in a pattern, True or False."""
     places = np.arange(n)
     back = np.broadcast_to(places[:, None] - places, (b, n, n))
     falls = [4096]
@@ -145,7 +145,7 @@ def _tables(rng: random.Random, b: int, n: int) -> dict[str, NDArray]:
     return {
         "current": back == 0,
         "previous": back == 1,
-        # In the first sequence early queries alone look there: chance is larger for them.
+        # In the first sequence, only early queries attend there, for which chance is larger.
         "early": (back > 0) & (places < n // 4) & (places[:, None] < _by_sequence(b, 2 * n // 3, n)),
         "narrow": narrow,
         "narrow later": narrow & (np.arange(b) > 0)[:, None, None],
@@ -169,33 +169,33 @@ def _tables(rng: random.Random, b: int, n: int) -> dict[str, NDArray]:
 
 
 def _few(rng: random.Random, b: int, n: int) -> Mask:
-    """Return a pattern of one key, anywhere before it, for about two queries of three."""
+    """Return a pattern of one random earlier key for about two queries of three."""
     keys = np.floor(_drawn(rng, b, n, 1) * np.arange(n)[:, None])
     has_key = _drawn(rng, b, n, 1) < _by_sequence(b, 0.9, 0.45)
     return (np.arange(n) == keys) & has_key & (np.arange(n)[:, None] > 0)
 
 
 def _by_sequence(b: int, first: float, others: float) -> NDArray[np.float64]:
-    """Return how often something is to happen: otherwise often in the first sequence, so that sequences differ."""
+    """Return probabilities by sequence; the first sequence has another one, so that sequences differ."""
     return np.where(np.arange(b) == 0, first, others)[:, None, None]
 
 
 def _share(rng: random.Random, low: int, high: int) -> int:
-    """Return a share between two, in 64ths, as units."""
+    """Return a random part between two limits, in 64ths, converted to units."""
     return (low + int(rng.random() * (high - low + 1))) * UNITS // STEPS
 
 
 def _on_edge(
     rng: random.Random, tables: dict[str, NDArray], parts: tuple[tuple[str, str, tuple[float, float]], ...]
 ) -> list[tuple[NDArray, int]]:
-    """Return what a head reads with its units, chosen so that each pattern is as far from counting as it should be."""
+    """Return what a head attends to, with units such that each pattern is at the intended distance from counting."""
     found = [(tables[part], UNITS // 4) for part, _, _ in parts]
     wanted = [low + rng.random() * (high - low) for _, _, (low, high) in parts]
     for _ in range(ROUNDS if len(parts) > 1 else 1):
         for number, (part, pattern, _) in enumerate(parts):
             low, high = 0, UNITS - sum(units for _, units in found) + found[number][1]
             missing = {}
-            while high - low > 1:  # the more units, the further
+            while high - low > 1:  # more units mean a larger distance
                 middle = (low + high) // 2
                 found[number] = tables[part], middle
                 missing[middle] = wanted[number] - _margin(found, tables, pattern)
@@ -205,7 +205,7 @@ def _on_edge(
 
 
 def _margin(parts: list[tuple[NDArray, int]], tables: dict[str, NDArray], pattern: str) -> float:
-    """Return how far a pattern is from not counting for a head that reads these parts."""
+    """Return how far a pattern is from not counting, for a head that attends to these parts."""
     b, n, _ = tables[pattern].shape
     head = _weights(parts, b, n)[:, None]  # (b, 1, i, j)
     found, _ = margins(head, tables[pattern][None], np.array([pattern in PLACES]))
@@ -213,7 +213,7 @@ def _margin(parts: list[tuple[NDArray, int]], tables: dict[str, NDArray], patter
 
 
 def _weights(parts: list[tuple[NDArray, int]], b: int, n: int) -> NDArray[np.float64]:
-    """Return the weights of a head, (b, i, j), in whole units: what is left over goes to the query itself."""
+    """Return the weights of a head, (b, i, j), in whole units; the remainder goes to the query itself."""
     units = np.zeros((b, n, n), dtype=np.int64)
     everything = np.tril(np.ones((n, n), dtype=np.int64))
     for table, share in parts:
@@ -291,12 +291,12 @@ LINES = {
 
 
 def wrong(name: str, hint: str, fails: tuple[str, ...] = BOTH, costs: float | None = None, **lines: str) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     edits = ((LINES[line], theirs) for line, theirs in lines.items())
     return edited(name, hint, MODEL_ANSWER, *edits, fails=fails, costs=costs)
 
 
-MILD = 2  # what it costs in each part to miss heads, or to mix them up, without naming any that does nothing
+MILD = 2  # what it costs in each part to miss heads or mix them up, without naming a head that does nothing
 INVENTED = "Heads that do nothing get a name: a score counts only if it is large, and well above its baseline."
 THRESHOLDS = "A threshold is not that of the task: 0.35 for a score, 0.2 for what it exceeds its baseline by."
 NOTHING_FOUND = "No head gets a name: is a softmax applied to the weights once more, or a threshold out of reach?"

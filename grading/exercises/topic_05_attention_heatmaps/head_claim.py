@@ -1,4 +1,4 @@
-"""Exercise of topic 05: a claim about one head of a trained model, with the numbers that speak for it."""
+"""The exercise of topic 05 about a claim: what one head of a trained model does, with the supporting numbers."""
 
 from grading.judging.head_claims import claimed_ablation, claimed_numbers, claimed_pattern
 from grading.judging.record import Part, Record, WrongAnswer, edited
@@ -13,8 +13,7 @@ from transformer_lm.checks.topic_05_attention_heatmaps.head_claim import (
 NUMBERS, PATTERN, ABLATION = "head-claim-numbers", "head-claim-pattern", "head-claim-ablation"
 EVERYTHING = (NUMBERS, PATTERN, ABLATION)
 
-# Score, chance, null and the rise of the loss, for heads of the toy model; tests/judging/test_head_claim.py measures
-# them.
+# Score, chance, null and increase of the loss for heads of the toy model, measured in tests/judging/test_head_claim.py.
 # Heads that do what the name says:
 QUALIFY = {
     (1, 1, "induction"): (0.812, 0.046, 0.068, 4.377),
@@ -24,16 +23,16 @@ QUALIFY = {
     (1, 2, "previous"): (0.395, 0.059, 0.401, 0.067),
     (1, 1, "current"): (0.48, 0.074, 0.51, 0.03),
 }
-# Heads that do not: a small score; as much as chance; nothing depends on it.
+# Heads that do not: a small score, no more than chance, or no effect on the loss.
 WEAK, LIKE_CHANCE, USELESS = (1, 2, "induction"), (0, 3, "vowel_to_consonant"), (1, 0, "induction")
 OTHERS = {
     WEAK: (0.125, 0.046, 0.032, 0.068),
     LIKE_CHANCE: (0.556, 0.49, 0.536, 0.852),
     USELESS: (0.022, 0.046, 0.015, -0.016),
 }
-OVERALL = 3.4  # the rise of the loss over all predictions without the first of them
+OVERALL = 3.4  # the increase of the loss over all predictions but the first
 PREVIOUS = (0, 3, "previous")
-SPACES, SPACES_LOSS = (1, 0, "any_space"), 0.458  # the loss where a space stands before
+SPACES, SPACES_LOSS = (1, 0, "any_space"), 0.458  # the loss after a space
 
 
 def claimed(layer: int, head: int, pattern: str, score: float, chance: float, null: float, loss_change: float) -> str:
@@ -52,7 +51,7 @@ claim = {{
 
 
 def claim_about(head: tuple[int, int, str], numbers_of: tuple[int, int, str] | None = None) -> str:
-    """Return the claim about a head, with its own numbers or those of another."""
+    """Return the claim about a head, with its own numbers or those of another head."""
     return claimed(*head, *(QUALIFY | OTHERS)[numbers_of or head])
 
 
@@ -62,7 +61,7 @@ SCORE, CHANCE, NULL, CHANGE = QUALIFY[CHOSEN]
 
 
 def wrong(name: str, hint: str, *fails: str, of: tuple[int, int, str] = CHOSEN, **changes: object) -> WrongAnswer:
-    """Return the claim about a head with other values of some entries; it fails these parts, or all."""
+    """Return the claim about a head with other values for some entries; it fails these parts, or all."""
     entries = dict(zip(ENTRIES, (*of, *QUALIFY[of]), strict=True))
     entries["pattern"] = f'"{of[2]}"'
     edits = ((f'"{entry}": {entries[entry]},', f'"{entry}": {value},') for entry, value in changes.items())

@@ -1,4 +1,4 @@
-"""Exercise of topic 05: where the key follows an earlier occurrence of the query's token."""
+"""The exercise of topic 05 about the induction pattern: keys that follow an earlier occurrence of the query's token."""
 
 import random
 
@@ -12,17 +12,17 @@ from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edite
 from transformer_lm.checks.engine.calling import OTHER_LENGTH, OTHER_SIZES
 from transformer_lm.checks.topic_05_attention_heatmaps.induction_pattern import INDUCTION_PATTERN, NOT_BOOL
 
-# Ids that an answer may put before the first token, as if they were no tokens; those that come first are tried first.
+# Ids that an answer may put before the first token, as if they were not tokens, in the order in which they are tried.
 TAKEN_FOR_NONE = (1, 99, 100, 999, 2, 10, 12, 255, 3, 5, 50, 64, 65, 127, 128, 1000)
-ALIKE = 256  # in 8 bits, the same as 0
+ALIKE = 256  # the same as 0 in 8 bits
 LARGEST = 500
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return tokens of a small vocabulary, so that they come back; 0 is one of them, and doubled ones occur.
+    """Return tokens of a small vocabulary, so that they recur; 0 is one of them, and some are doubled.
 
-    Every sequence begins with two tokens that come back as a pair, and ends in a doubled one. At up to a third of
-    the places between, ids stand that an answer may take for no token at all, each once in the batch.
+    Every sequence begins with a pair of tokens that recurs, and ends with a doubled token. At up to a third of the
+    positions in between are ids that an answer may mistake for no token at all, each once in the batch.
     """
     b, n, v = (sizes[name] for name in ("b", "n", "v"))
     others = [each for each in range(1, LARGEST) if each not in (ALIKE, *TAKEN_FOR_NONE)]
@@ -39,7 +39,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return 1 where a key follows the query's token, pair by pair."""
+    """Return 1 where a key follows an earlier occurrence of the query's token, pair by pair."""
     tokens = case["tokens"]
     b, n = tokens.shape
     pattern = np.zeros((b, n, n))
@@ -68,7 +68,7 @@ LINES = {
 
 
 def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
 
 

@@ -1,4 +1,4 @@
-"""Exercise of topic 05: what a head gives, on average, to a key at each distance."""
+"""The exercise of topic 05 about offset profiles: a head's mean weight for a key at each distance."""
 
 import random
 from dataclasses import replace
@@ -14,16 +14,16 @@ from transformer_lm.checks.engine.calling import OTHER_SIZES
 from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import ALONE
 from transformer_lm.checks.topic_05_attention_heatmaps.offset_profile import OFFSET_PROFILE
 
-SHARES = 64  # in which the weight of a query is cut: exact in every float, and coarse enough for weights of 0
+SHARES = 64  # units of a query's weight: exact in every float type, and coarse enough for weights of 0
 FIRST = {"b": 3, "h": 2, "n": 7}
 LONGER = {"b": 5, "n": 13}
 OTHER = {"b": 6, "h": 5, "n": 11}
 
 
 def causal_weights(rng: random.Random, b: int, h: int, n: int) -> NDArray[np.float64]:
-    """Return attention weights (b, h, i, j): each row is cut at random, sums to 1 exactly, and ends at its query.
+    """Return attention weights (b, h, i, j) with random rows, each of which sums to exactly 1 and ends at its query.
 
-    By turns, the heads of a sequence prefer what is near and what is far.
+    The heads of a sequence alternately prefer near and far keys.
     """
     weights = np.zeros((b, h, n, n))
     for sequence, maps in enumerate(weights):
@@ -41,7 +41,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return the profiles in the batch, and that of the last head in its last sequence."""
+    """Return the profiles in the batch, and the profile of the last head in the last sequence."""
     weights = case["weights"]
     return {"profile": reference_profile(weights), f"profile{ALONE}": reference_profile(weights[-1:, -1:])}
 
@@ -66,7 +66,7 @@ RETURNED = "torch.stack(means, dim=1)"
 
 
 def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     ours = {"distances": DISTANCES, "weights": WEIGHTS, "diagonal": DIAGONAL, "mean": MEAN, "returned": RETURNED}
     return edited(name, hint, MODEL_ANSWER, *((ours[line], theirs) for line, theirs in lines.items()))
 
@@ -214,7 +214,7 @@ VIEWED = "The sizes fit, the order in memory does not: after `transpose`, `view`
 
 
 def aggregate_misbehaviours(answer: str, function: str) -> tuple[WrongAnswer, ...]:
-    """Return answers to an exercise on weights (b, h, i, j) that are wrong otherwise than by their first numbers."""
+    """Return misbehaving answers to an exercise on weights (b, h, i, j), whose first numbers are right."""
     hints = {"changes-its-input": CHANGED, "views-its-input": VIEWED}
     kept = ("differs-the-second-time", "fits-one-length", *hints)
     found = misbehaviours(answer, function, longer=(LONGER["b"], FIRST["h"]))

@@ -1,4 +1,4 @@
-"""Exercise of topic 05: how much weight a head puts on the keys of a pattern, and what chance would put there."""
+"""The exercise of topic 05 about a head's pattern score, its mean weight on the keys of a pattern, and chance."""
 
 import random
 
@@ -24,9 +24,9 @@ from transformer_lm.checks.topic_05_attention_heatmaps.pattern_score import BOTH
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
     """Return weights, and a pattern that is denser in later sequences; some queries have no key in it.
 
-    Some queries are their own keys. Two queries of each sequence have one key, which no head reads. In the first
-    sequence, a single query has a key; of four or more sequences, the second has no such query. The last two queries of
-    the last one have none and two, which the first head does not read.
+    Some queries are their own keys. Two queries of each sequence have one key, which no head attends to. In the first
+    sequence, a single query has a key; in a batch of four or more, no query of the second sequence has one. The last
+    two queries of the last sequence have no key and two keys, which the first head does not attend to.
     """
     b, h, n = (sizes[name] for name in ("b", "h", "n"))
     weights = causal_weights(rng, b, h, n)
@@ -49,13 +49,13 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def _move(rows: NDArray[np.float64], key: int, other: int) -> None:
-    """Give to another key what some rows of weights, (h, j), give to one."""
+    """Move the weight of one key to another in some rows of weights, (h, j)."""
     rows[:, other] += rows[:, key]
     rows[:, key] = 0
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return scores and chance in the batch, then those of the last head in its last sequence."""
+    """Return scores and chance in the batch, then those of the last head in the last sequence."""
     outputs = {}
     for end, part in (("", slice(None)), (ALONE, slice(-1, None))):
         score, chance = reference_score(case["weights"][part, part], case["pattern"][part])
@@ -91,7 +91,7 @@ LINES = {
 
 
 def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
 
 

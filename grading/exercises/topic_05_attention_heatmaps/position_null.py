@@ -1,4 +1,4 @@
-"""Exercise of topic 05: a head of which nothing is left but what depends on distance."""
+"""The exercise of topic 05 about a head's position-only baseline, whose weights depend on distance alone."""
 
 import random
 
@@ -23,9 +23,10 @@ from transformer_lm.checks.topic_05_attention_heatmaps.position_null import POSI
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return the weights of a batch: every other query, but not the last, gives all of its weight to itself.
+    """Return the weights of a batch; every second query, but not the last, gives all its weight to itself.
 
-    So no row of the profile's weights has a small sum, and a guard against division by 0, such as 1e-6, does little.
+    So no row of the profile's weights has a small sum, and a guard against division by 0, such as 1e-6, has little
+    effect.
     """
     n = sizes["n"]
     weights = causal_weights(rng, sizes["b"], sizes["h"], n)
@@ -34,7 +35,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return what position leaves of the heads in the batch, and of the last one in its last sequence."""
+    """Return the nulls of the heads in the batch, and that of the last head in the last sequence."""
     return {"null": reference_null(case["weights"]), f"null{ALONE}": reference_null(case["weights"][-1:, -1:])}
 
 
@@ -64,7 +65,7 @@ EACH_ALONE = "torch.stack([weights.diagonal(-k, dim1=2, dim2=3).mean(dim=2) for 
 
 
 def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
 
 

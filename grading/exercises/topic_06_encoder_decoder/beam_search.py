@@ -1,4 +1,4 @@
-"""Exercise of topic 06: the best translation that a beam search finds."""
+"""The exercise of topic 06 about beam search, which returns the best translation that it finds."""
 
 import functools
 import random
@@ -24,17 +24,17 @@ from transformer_lm.checks.topic_06_encoder_decoder.beam_search import (
 from transformer_lm.checks.topic_06_encoder_decoder.greedy_decode import CHANGED, NOT_LONG
 
 FIRST = {"m": 5, "v": 6}
-CANDIDATES = 12  # sources among which one is chosen for a search
-MARGIN = 2.0**-12  # between what survives and what does not: far more than rounding moves a score
+CANDIDATES = 12  # number of sources from which one is chosen for a search
+MARGIN = 2.0**-12  # between survivors and others: far more than rounding changes a score
 
-Logs = Callable[[tuple[int, ...]], list[float]]  # log-probabilities of what follows the tokens so far, without START
+Logs = Callable[[tuple[int, ...]], list[float]]  # log-probabilities of the next token, by the tokens after START
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
     """Return a model and a source for each search, such that rounding changes no ranking.
 
-    0, 1 and 2 are words, and so is one token more; START is unlikely. For the first sizes, the case tells searches that
-    go wrong from the right one and from each other.
+    0, 1 and 2 are words, and so is one more token; START is unlikely. For the first sizes, the case tells wrong
+    searches from the right one and from each other.
     """
     m, vocabulary = sizes["m"], sizes["v"] + 3
     while True:
@@ -53,7 +53,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return tokens and score of every search, with lists of hypotheses."""
+    """Return the tokens and score of every search, computed with lists of hypotheses."""
     end = int(case["given"][1])
     outputs: Arrays = {}
     for source, (name, settings) in zip(case["sources"], SEARCHES.items(), strict=True):
@@ -65,7 +65,7 @@ def reference(case: Arrays) -> Arrays:
 
 
 def log_probabilities(case: Arrays, source: NDArray[np.int64]) -> Logs:
-    """Return the model of a case for one source: the more tokens it has read, the surer it is of what follows."""
+    """Return the model of a case for one source; the more tokens it has seen, the more confident its prediction."""
     start = int(case["given"][0])
 
     @functools.cache
@@ -94,15 +94,15 @@ def best_hypothesis(logs: Logs, end: int, beams: int, max_len: int, alpha: float
     return tokens, score
 
 
-# --- searches that go wrong, quickly: so that a case shows it ------------------------------------
+# --- fast wrong searches, which each case must tell apart ----------------------------------------
 
 
 @dataclass(frozen=True)
 class Search:
-    """The rules of a search: how hypotheses are ranked, what becomes of finished ones, when it stops, what it returns.
+    """The rules of a search: how it ranks hypotheses, what it does with finished ones, when it stops, what it returns.
 
-    `added` is how many hypotheses more than `beams` survive, and at most `beams` of them; `longer` by how much max_len
-    is exceeded.
+    `added` is the number of hypotheses that survive beyond those asked for, and `beams` an upper limit for all
+    survivors. `longer` is the number of tokens beyond max_len.
     """
 
     ranked: str = "by-score"
@@ -114,7 +114,7 @@ class Search:
     longer: int = 0
 
 
-TOKENS = FIRST["v"] + 3  # in the vocabulary of the first case
+TOKENS = FIRST["v"] + 3  # size of the first case's vocabulary
 RIGHT_SEARCH = Search()
 OTHER_SEARCHES = (
     Search(kept="aside"),
@@ -140,7 +140,7 @@ OTHER_SEARCHES = (
 
 @dataclass(frozen=True)
 class Found:
-    """What a search has found, and the smallest distance between what survived and what did not."""
+    """The result of a search, and the smallest difference in rank between a survivor and a dropped hypothesis."""
 
     tokens: tuple[int, ...]
     score: float
@@ -148,15 +148,15 @@ class Found:
 
 
 def _chosen_sources(case: Arrays, drawn: list[list[list[int]]], others: tuple[Search, ...]) -> list[list[int]]:
-    """Return sources, one for each search, that tell other searches apart; none if that does not succeed.
+    """Return sources, one for each search, that tell the other searches apart, or an empty list if there are none.
 
-    For each search several sources were drawn, and the one is taken after which the most searches differ.
+    For each search, several sources were drawn; the one that tells the most searches apart is taken.
     """
     logs = _logs_by_place(case)
-    found: list[tuple] = [()] * (1 + len(others))  # by the right search, and by the others
+    found: list[tuple] = [()] * (1 + len(others))  # by the right search, then by the others
     chosen: list[list[int]] = []
     for name, sources in zip(SEARCHES, drawn, strict=True):
-        alike = {each for each in found if found.count(each) > 1}  # what has told itself apart need not do so again
+        alike = {each for each in found if found.count(each) > 1}  # a search that already differs need not differ again
         candidates = []
         for source in sources:
             right = _searched(case, logs, source, name)
@@ -175,7 +175,7 @@ def _chosen_sources(case: Arrays, drawn: list[list[list[int]]], others: tuple[Se
 
 
 def _is_of_use(case: Arrays, right: Found, name: str) -> bool:
-    """Return whether the first translations are not too short, the very first ends, and a short one does not."""
+    """Return whether the first translations are long enough, the very first one ends, and a short one does not end."""
     ends = right.tokens[-1] == int(case["given"][1])
     if name == "short":
         return not ends
@@ -183,7 +183,7 @@ def _is_of_use(case: Arrays, right: Found, name: str) -> bool:
 
 
 def _logs_by_place(case: Arrays) -> list[list[list[tuple[float, int]]]]:
-    """Return log-probabilities with their tokens, best first, for each number of tokens read and row of the table."""
+    """Return log-probabilities with their tokens, best first, by the number of tokens seen and the row of the table."""
     scores = case["table"] * np.array(SURENESS)[:, None, None]
     scores = scores - scores.max(axis=-1, keepdims=True)
     logs = (scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))).tolist()
@@ -191,7 +191,7 @@ def _logs_by_place(case: Arrays) -> list[list[list[tuple[float, int]]]]:
 
 
 def _searched(case: Arrays, logs: list, source: list[int], name: str, rules: Search = RIGHT_SEARCH) -> Found:
-    """Return what a search finds. A hypothesis is a rank, whether it has ended, its tokens, their sum, and a number."""
+    """Return the result of a search; a hypothesis is a rank, whether it ended, its tokens, their sum and a number."""
     beams, alpha, max_len = SEARCHES[name](case["table"].shape[1], int(case["given"][2]))
     max_len += rules.longer
     width = max(1, min(beams + rules.added, rules.beams))
@@ -201,9 +201,9 @@ def _searched(case: Arrays, logs: list, source: list[int], name: str, rules: Sea
     survivors, aside = [(0.0, False, (), 0.0, number + of_target[0] * (start + 1))], []
     margin = 1.0
     by_sum, mixed = rules.ranked == "by-sum", rules.ranked == "by-score-if-finished"
-    enough = None if mixed else width + 1  # best tokens of a hypothesis: more cannot survive
+    enough = None if mixed else width + 1  # best tokens of a hypothesis; no more of them can survive
     for length in range(1, max_len + 1):
-        finished = [each for each in survivors if each[1]]  # the best first
+        finished = [each for each in survivors if each[1]]  # best first
         candidates = finished[: {"competing": None, "best-finished": 1}.get(rules.kept, 0)]
         growing = [each for each in survivors if not each[1]]
         divisor = length**alpha
@@ -286,12 +286,12 @@ LINES = {
 
 
 def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
 
 
 def extended_by(log: str, total: str = "total") -> str:
-    """Return the line that extends hypotheses, with another sum."""
+    """Return the line that extends hypotheses, with another sum of log-probabilities."""
     return f"candidates += [([*tokens, token], {total} + {log}) for token, log in enumerate(logs)]"
 
 
@@ -592,7 +592,7 @@ def beam_search(model, source, start, end, beams, max_len, alpha):
 
 
 def remembering(name: str, hint: str, change: str) -> WrongAnswer:
-    """Return the answer that keeps what it was asked for, and then does something else."""
+    """Return the answer that remembers its first call and then does something else."""
     return WrongAnswer(name, hint, MODEL_ANSWER + COUNTED.format(change=change))
 
 

@@ -1,4 +1,4 @@
-"""Exercise of topic 06: attention with several heads, from a target to a source of another length."""
+"""The exercise of topic 06 about multi-head cross-attention, from a target to a source of another length."""
 
 import math
 import random
@@ -28,8 +28,8 @@ LAYERS = ("k", "q", "v", "mix")
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
     """Return a target, a source of another length with padding, and the weights of the four layers.
 
-    With large numbers, one source has a single word: some of its scores are far below 0, lower than what might be
-    taken for a score that is low enough for padding.
+    With large numbers, one source has a single word, and some of its scores are lower than a number that an answer
+    might use to mask padding.
     """
     hidden = sizes["num_heads"] * sizes["head_size"]
     source = draw_batch(rng, sizes | {"n": sizes["m"]}, hidden, bound=1)
@@ -50,7 +50,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return what each head reads from the real tokens of the source, mixed, and its weights, one head at a time."""
+    """Return the heads' attention to the real tokens of the source, after the output projection, and their weights."""
     x, memory = case["x"], case["memory"]
     b, n, hidden = x.shape
     h, m = int(case["num_heads"]), memory.shape[1]
@@ -82,7 +82,7 @@ KEPT = "Right for the first masks, wrong for others of the same shape: something
 
 
 def right_for_other_masks(reference: Callable[[Arrays], Arrays], *masks: str) -> Property:
-    """Return the property of an answer that reads its masks anew at each call: sequences get those of others."""
+    """Return the property of an answer that uses the masks of each call, tested by swapping masks between sequences."""
 
     def holds(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Random) -> bool:
         def right(given: Arrays) -> bool:
@@ -90,7 +90,7 @@ def right_for_other_masks(reference: Callable[[Arrays], Arrays], *masks: str) ->
             return all(same(found[name], expected[name]) for name in expected)
 
         other = case | {name: np.roll(case[name], 1, axis=0) for name in masks}
-        return right(other) if right(case) else True  # what is never right keeps nothing
+        return right(other) if right(case) else True  # an answer that is always wrong keeps nothing
 
     return Property(KEPT, holds)
 
@@ -146,12 +146,12 @@ def wrong(name: str, hint: str, *edits: tuple[str, str]) -> WrongAnswer:
 
 
 def seen(visible: str) -> tuple[str, str]:
-    """Return the edit that makes something else of the mask first."""
+    """Return the edit that first changes the mask."""
     return SIZES, f"{SIZES}        visible = {visible}\n"
 
 
 def returned(what: str) -> tuple[str, str]:
-    """Return the edit that hands something else back."""
+    """Return the edit that returns something else."""
     return RETURNED, f"return {what}"
 
 
@@ -621,7 +621,7 @@ CROSS_ATTENTION_RECORD = ValueRecord(
     ),
     first_sizes={"b": 3, "n": 5, "m": 8, "num_heads": 2, "head_size": 7},
     other_length={"b": 5, "n": 17, "m": 13},
-    # Small enough for answers whose softmax includes padding and is renormalised without it.
+    # Small enough for answers whose softmax includes padding and is renormalised afterwards.
     other_sizes={"b": 4, "n": 7, "m": 11, "num_heads": 3, "head_size": 5, "magnitude": 2},
     ones=("n", "num_heads"),
     draw=draw,

@@ -1,4 +1,4 @@
-"""Exercise of topic 06: a block of the decoder that reads the target so far, then the source, and then thinks."""
+"""The exercise of topic 06 about a decoder block: causal self-attention, cross-attention to the source, then an MLP."""
 
 import random
 from dataclasses import replace
@@ -31,7 +31,7 @@ from transformer_lm.checks.topic_06_encoder_decoder.cross_block import (
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return a target and a source, both padded, the target's mask, and the weights of the norms and of the parts."""
+    """Return a target and a source, both padded, the target's mask, and the weights of the norms and the parts."""
     b, n, m, hidden, width = (sizes[name] for name in ("b", "n", "m", "hidden", "width"))
     target = draw_batch(rng, {"b": b, "n": n, "magnitude": sizes.get("magnitude", 1)}, hidden, bound=2)
     source = draw_batch(rng, {"b": b, "n": m, "magnitude": sizes.get("magnitude", 1)}, hidden, bound=1)
@@ -52,7 +52,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return x plus what it reads of itself, plus what that reads of the source, plus what each makes of it all."""
+    """Return x plus the outputs of self-attention, of cross-attention and of the MLP, each added to the sum so far."""
     rows = zip(case["x"], case["memory"], case["target_visible"], case["source_visible"], strict=True)
     return {"output": np.stack([_block(case, *row) for row in rows])}
 
@@ -64,7 +64,7 @@ def _block(
     target_visible: NDArray[np.bool_],
     source_visible: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """Return what the block makes of one target (n, hidden) and its source (m, hidden)."""
+    """Return the output of the block for one target (n, hidden) and its source (m, hidden)."""
     seen = normalised(case, "attention_norm", x)
     x = x + linear(case, "attention", np.stack([seen[readable].mean(axis=0) for readable in target_visible]))
     x = x + linear(case, "cross", memory[source_visible].mean(axis=0) - normalised(case, "cross_norm", x))
@@ -108,11 +108,11 @@ LINES = {
     "ask": "attended + self.cross_attention(self.cross_norm(attended), memory, source_visible)",
     "think": "informed + self.mlp(self.mlp_norm(informed))",
 }
-READ, ASK, THINK = (line.partition(" + ")[2] for line in LINES.values())  # what the parts find
+READ, ASK, THINK = (line.partition(" + ")[2] for line in LINES.values())  # outputs of the parts
 
 
 def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
-    """Return the answer that computes some of its three lines otherwise."""
+    """Return the model answer with a mistake in some of its three lines."""
     return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
 
 
@@ -387,7 +387,7 @@ WRONG = (
     ),
 )
 
-LEFT_OUT = {  # each in train mode alone, and in eval mode alone
+LEFT_OUT = {  # each in training mode only, and in eval mode only
     "look-ahead-missing": {"read": "x + self.attention(self.attention_norm(x), target_visible if {mode} else None)"},
     "source-mask-missing": {
         "ask": "attended + self.cross_attention(self.cross_norm(attended), memory, source_visible if {mode} else None)"
@@ -396,7 +396,7 @@ LEFT_OUT = {  # each in train mode alone, and in eval mode alone
 }
 MODE = {"in-training": "(not self.training)", "in-eval-mode": "self.training"}
 
-# The second call of each case, in the other mode, gets copies: what changes its input in every call is below.
+# The second call of each case, in the other mode, gets copies. Answers that change their input in every call are below.
 BEHAVIOURS = misbehaviours(MODEL_ANSWER, "CrossDecoderBlock.forward", longer=(2, 17), calls=2)
 
 MISBEHAVING = (

@@ -1,4 +1,4 @@
-"""Exercise of topic 06: a translation from the likeliest next tokens."""
+"""The exercise of topic 06 about greedy decoding, which always takes the most likely next token."""
 
 import random
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edite
 from transformer_lm.checks.engine.calling import CALLED_AGAIN, OTHER_SIZES
 from transformer_lm.checks.topic_06_encoder_decoder.greedy_decode import CHANGED, GREEDY_DECODE, NOT_LONG, SURE
 
-ROWS, PERIOD = 17, 7  # of the table, a prime number; and how many places have a multiplier of their own
+ROWS, PERIOD = 17, 7  # rows of the table, a prime number, and positions with different multipliers
 
-Scores = Callable[[list[int]], NDArray[np.float64]]  # of what follows the tokens so far, START first
+Scores = Callable[[list[int]], NDArray[np.float64]]  # scores of the next token, given START and the tokens so far
 
 
 def shuffled(rng: random.Random, items: list[int]) -> list[int]:
@@ -24,27 +24,28 @@ def shuffled(rng: random.Random, items: list[int]) -> list[int]:
 
 
 def drawn_places(rng: random.Random) -> NDArray[np.int64]:
-    """Return the multipliers of the places, (2, PERIOD): of the source, and of the target."""
+    """Return the multipliers of positions, (2, PERIOD), for the source and for the target."""
     return np.array([shuffled(rng, list(range(1, ROWS)))[:PERIOD] for _ in range(2)])
 
 
 def length(words: int) -> int:
-    """Return how many tokens a translation has, END included, for a source of so many words."""
+    """Return the length of a translation, END included, for a source of so many words."""
     return 2 * words - 3
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return sources of several lengths, padded, and the scores of a model; 0, 1 and 2 are words.
+    """Return padded sources of different lengths, and the scores of a model; 0, 1 and 2 are words.
 
-    One source fills its row, and the translation of another ends at once, if there are at least four. The first and the
-    last are neither the longest nor the shortest. The second max_len is a length in the middle: longer ones are cut.
+    One source fills its row; if there are at least four, the translation of another ends at once, and the first and the
+    last are neither the longest nor the shortest. The second max_len is a length in the middle, so longer translations
+    are cut.
     """
     b, m, v = (sizes[name] for name in ("b", "m", "v"))
     vocabulary = v + 4
     special = shuffled(rng, list(range(3, vocabulary)))[:3]
     start, end, pad = special
     words = [token for token in range(vocabulary) if token not in special]
-    read = [*sorted(shuffled(rng, list(range(3, m)))[: b - 1]), m]  # words of each source
+    read = [*sorted(shuffled(rng, list(range(3, m)))[: b - 1]), m]  # number of words in each source
     if b > 3:
         read[0] = 2
     ends = shuffled(rng, [read[1], read[-2]])
@@ -52,7 +53,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
     source = np.full((b, m), pad)
     for row, count in zip(source, ([ends[0], *between, ends[1]] if b > 3 else shuffled(rng, read)), strict=True):
         row[:count] = [words[int(rng.random() * len(words))] for _ in range(count)]
-    table = np.zeros((ROWS, vocabulary))  # scores one apart, most of them negative
+    table = np.zeros((ROWS, vocabulary))  # scores differ by 1, and most are negative
     for row in table:
         best, *others = shuffled(rng, words)
         row[[start, pad, *shuffled(rng, [end, *others]), best]] = np.arange(vocabulary) - vocabulary + 2
@@ -66,7 +67,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def row_of_scores(case: Arrays, source: NDArray[np.int64], tokens: list[int]) -> NDArray[np.float64]:
-    """Return the row of the table that a source and the tokens so far, START first, select."""
+    """Return the table row that is selected by a source and the tokens so far, with START first."""
     number = 0
     for multipliers, side in zip(case["places"], (source, tokens), strict=True):
         number += sum(int(multipliers[place % PERIOD]) * (int(token) + 1) for place, token in enumerate(side))
@@ -74,7 +75,7 @@ def row_of_scores(case: Arrays, source: NDArray[np.int64], tokens: list[int]) ->
 
 
 def likeliest_tokens(scores: Scores, start: int, end: int, max_len: int) -> list[int]:
-    """Return the likeliest tokens of one sentence, up to END or max_len of them."""
+    """Return the most likely tokens of one sentence, up to END or max_len tokens."""
     tokens: list[int] = []
     while len(tokens) < max_len and end not in tokens:
         tokens.append(int(np.argmax(scores([start, *tokens]))))
@@ -139,7 +140,7 @@ LINES = {
 
 
 def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
 
 

@@ -1,4 +1,4 @@
-"""Exercise of topic 06: what a decoder reads while it learns, and what it should say next at each position."""
+"""The exercise of topic 06 about teacher forcing: a decoder's inputs in training, and its label at each position."""
 
 import random
 
@@ -11,16 +11,17 @@ from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edite
 from transformer_lm.checks.engine.calling import CALLED_AGAIN, ONE_SEQUENCE, OTHER_LENGTH, OTHER_SIZES
 from transformer_lm.checks.topic_06_encoder_decoder.shift_target import BOTH, CHANGED, NO_WORD, NOT_LONG, SHIFT_TARGET
 
-LARGEST = 800  # tokens enough for the largest batch
-STEP = 7  # divides the tokens for start, end and padding, and no word but 0
+LARGEST = 800  # enough tokens for the largest batch
+STEP = 7  # divides the ids of START, END and padding, and of no word but 0
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return sentences of several lengths, and tokens for START, END and padding.
+    """Return sentences of different lengths, and tokens for START, END and padding.
 
-    The first sentence has three words or more and leaves places free, another fills its row; of three sentences or
-    more, one has a single word. What often stands for START, END and padding is a word here: 0 ends the first sentence
-    and begins the full one, where 1, 2 and 3 follow, and whose last word occurs in it twice. All others occur once.
+    The first sentence has at least three words and does not fill its row; another does. Of three or more sentences, one
+    has a single word. The ids that often mean START, END and padding are words here: 0 ends the first sentence and
+    begins the full one, followed by 1, 2 and 3. The last word of the full sentence occurs in it twice. All other words
+    occur once.
     """
     b, n = sizes["b"], sizes["n"]
     lengths = [3 + int(rng.random() * (n - 4)), 1, *(2 + int(rng.random() * (n - 2)) for _ in range(b - 3))][: b - 1]
@@ -38,7 +39,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return inputs and labels, one sentence after the other."""
+    """Return inputs and labels, sentence by sentence."""
     start, end, pad = (int(case[name]) for name in ("start", "end", "pad"))
     b, n = case["targets"].shape
     inputs, labels = np.full((b, n + 1), float(pad)), np.full((b, n + 1), float(pad))
@@ -71,7 +72,7 @@ LINES = {
 
 
 def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     edits = ((LINES[line], theirs) for line, theirs in lines.items() if line != "returned")
     returned = (f"return {LINES['returned']}", f"return {lines.get('returned', LINES['returned'])}")
     return edited(name, hint, MODEL_ANSWER, *edits, returned)
@@ -348,7 +349,7 @@ def shift_target(targets, start, end, pad):
 
 
 def remembering(name: str, hint: str, change: str) -> WrongAnswer:
-    """Return the answer that keeps which tokens it was given first, and then does something else."""
+    """Return the answer that remembers the first tokens it was given, and then does something else."""
     return WrongAnswer(name, hint, MODEL_ANSWER + REMEMBERED.format(change=change))
 
 

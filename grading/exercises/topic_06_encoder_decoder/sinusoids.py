@@ -1,4 +1,4 @@
-"""Exercise of topic 06: a vector of sines and cosines for each position."""
+"""The exercise of topic 06 about the sinusoidal positional encoding."""
 
 import random
 
@@ -12,10 +12,10 @@ from transformer_lm.checks.topic_06_encoder_decoder.sinusoids import NOT_REAL, S
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return the positions and the width of a table, an even number.
+    """Return the positions and the width of a table, which is even.
 
-    An answer gets only how many positions there are. They are drawn as real numbers so that the judge sees how far
-    rounding moves the later ones: an angle of float32 is the less precise the larger it is.
+    An answer gets only the number of positions. Positions are real numbers here so that the judge can measure how far
+    rounding moves the later ones: in float32, a larger angle is less precise.
     """
     return {
         "positions": np.arange(sizes["max_len"], dtype=np.float64),
@@ -24,7 +24,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return the tables, one column after the other, by the formula."""
+    """Return the tables, column by column, by the formula."""
 
     def table(positions: np.ndarray, hidden: int) -> np.ndarray:
         columns = []
@@ -66,7 +66,7 @@ LINES = {
 
 
 def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
 
 
@@ -313,7 +313,7 @@ def sinusoidal_positions(max_len, hidden):
 
 
 def remembering(name: str, hint: str, change: str) -> WrongAnswer:
-    """Return the answer that keeps what it was asked for, and then does something else; it is asked twice a case."""
+    """Return the answer that remembers its first call and then does something else; a case calls it twice."""
     return WrongAnswer(name, hint, MODEL_ANSWER + REMEMBERED.format(change=change))
 
 

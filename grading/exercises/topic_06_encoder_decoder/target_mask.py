@@ -1,4 +1,4 @@
-"""Exercise of topic 06: which positions of a padded target may read which."""
+"""The exercise of topic 06 about the mask of a padded target: which positions may attend to which."""
 
 import random
 
@@ -14,9 +14,9 @@ from transformer_lm.checks.topic_06_encoder_decoder.target_mask import NOT_BOOL,
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
-    """Return sequences of different lengths, the last without padding; ids of words lie below and above padding's.
+    """Return sequences of different lengths, the last without padding; word ids are below and above the padding id.
 
-    The token 0 is a word as any other, but with large ids it is padding, and the first sequence is the longest.
+    The token 0 is an ordinary word. With large ids, it is the padding token, and the first sequence is the longest.
     """
     b, n, words = (sizes[name] for name in ("b", "n", "words"))
     pad = 0 if "magnitude" in sizes else 1 + words // 2
@@ -32,7 +32,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return 1 where a position may read another, pair by pair."""
+    """Return 1 where a position may attend to another, pair by pair."""
     tokens, pad = case["tokens"], int(case["pad"])
     b, n = tokens.shape
     visible = np.zeros((b, n, n))
@@ -64,13 +64,13 @@ ALL = "torch.ones(n, n, dtype=torch.bool, device=tokens.device)"
 
 
 def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
-    """Return the answer that computes some of its lines otherwise."""
+    """Return the model answer with a mistake in some of its lines."""
     if "returned" in lines:
         lines["returned"] = f"return {lines['returned']}"
     return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
 
 
-# The same numbers: behind a causal mask, what a real token reads is real.
+# The same numbers: with a causal mask, a real token attends to real tokens only.
 BLANK = "Rows of padding are blank, and a softmax over nothing is NaN: padding is hidden as a key, not as a query."
 
 WRONG = (

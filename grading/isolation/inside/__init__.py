@@ -1,1 +1,1 @@
-"""What runs inside the sandbox, beside the student's code. Nothing here is secret: students' code can read it."""
+"""The code that runs inside the sandbox with the student's code, which can read it, so nothing here is secret."""

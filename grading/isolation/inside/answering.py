@@ -1,4 +1,4 @@
-"""One answer: its cells are run as a notebook would run them, then it computes what the judge asks for."""
+"""Runs one answer: its cells as in a notebook, then the computations that the judge asks for."""
 
 import socket
 from pathlib import Path
@@ -23,24 +23,24 @@ from transformer_lm.checks.engine.style import style_findings
 from transformer_lm.checks.engine.written_tests import TestExercise, outcome_of
 from transformer_lm.shapes import ShapeError
 
-NOT_THEIRS.add(Path(__file__).resolve().parent)  # no line of this folder is a student's
+NOT_THEIRS.add(Path(__file__).resolve().parent)  # no line in this folder is the student's
 TEXT = 2000  # characters of a text about an answer
 ERRORS = {error.__name__: error for error in (IndexError, ShapeError, TypeError, ValueError)}
 
 
 class _KeepsNothing(dict):
-    """The outputs of cells, by number, for a shell that should not remember what cells print."""
+    """A dictionary of cell outputs that stays empty, for a shell that should not remember outputs."""
 
     def __missing__(self, number: int) -> list:
         return []
 
 
 def _new_shell() -> InteractiveShell:
-    """Return the shell that runs cells, without history and without tracebacks that nobody reads."""
+    """Return the shell that runs cells, without history and tracebacks."""
     config = Config()
     config.HistoryManager.enabled = False
     shell = InteractiveShell.instance(config=config)
-    shell.history_manager.outputs = _KeepsNothing()  # else a cell that prints for ever runs out of memory, not of time
+    shell.history_manager.outputs = _KeepsNothing()  # otherwise endless printing uses up memory before time
     shell.showtraceback = shell.showsyntaxerror = lambda *arguments, **options: None
     return shell
 
@@ -52,12 +52,12 @@ def _leave_as_it_is(model: object = None, *arguments: object, **options: object)
     return model if model is not None else _leave_as_it_is
 
 
-# There is no compiler in the sandbox; what it would make faster computes the same without it.
+# There is no compiler in the sandbox; uncompiled code gives the same results.
 torch.compile = torch.jit.script = _leave_as_it_is
 
 
 def serve(connection: socket.socket) -> None:
-    """Run the cells of a job, say how each went, and answer requests for ever."""
+    """Run the cells of a job, report on each, and then answer requests forever."""
     job, _ = receive(connection)
     if job["forbids_attention"]:
         forbid_ready_made_attention()
@@ -69,7 +69,7 @@ def serve(connection: socket.socket) -> None:
     while True:
         request, arrays = receive(connection)
         tried = f"to {request['do']} what the cell defines"
-        # What an earlier cell has set for its own sake should not cost points here.
+        # Settings that an earlier cell has changed should not cost points here.
         torch.set_default_dtype(torch.float32)
         torch.set_grad_enabled(True)
         try:
@@ -80,14 +80,14 @@ def serve(connection: socket.socket) -> None:
 
 
 def _run(source: str) -> str | None:
-    """Run a cell; return what it raised, in words."""
+    """Run a cell; return the error that it raised, in words."""
     result = SHELL.run_cell(source)
     error = result.error_before_exec or result.error_in_exec
     return None if error is None else described(error)[0][:TEXT]
 
 
 class Answer:
-    """What the student's cells have defined, ready to be called. Each method answers one kind of request."""
+    """The names that the student's cells have defined, ready to be called; each method answers one kind of request."""
 
     def __init__(
         self, exercise: PublicExercise | TestExercise | ExperimentExercise | None, connection: socket.socket
@@ -96,7 +96,7 @@ class Answer:
         self.caller = Caller(exercise)
 
     def defines(self, arrays: dict, name: str) -> tuple[dict, dict]:
-        """Tell whether the cells define a name."""
+        """Report whether the cells define a name."""
         return {"defined": name in SHELL.user_ns}, {}
 
     def layers(self, arrays: dict, name: str, arguments: list[int], attributes: list[str]) -> tuple[dict, dict]:
@@ -118,11 +118,11 @@ class Answer:
         return facts, results
 
     def call_as(self, arrays: dict, exercise: str, **request: object) -> tuple[dict, dict]:
-        """Build and call the answer as another exercise says."""
+        """Build and call the answer as another exercise specifies."""
         return Answer(EXERCISES[exercise], self.connection).call(arrays, build=True, **request)
 
     def call(self, arrays: dict, name: str, **way: bool) -> tuple[dict, dict]:
-        """Call the answer on these inputs, after building it if asked to; give back what came out, and the inputs."""
+        """Call the answer on these inputs, after building it if asked to; return its outputs, and the inputs."""
         inputs = {key: torch.from_numpy(array.copy()) for key, array in arrays.items()}
         outcome = self.caller.call(SHELL.user_ns.get(name), inputs, Way(**way))
         failed = outcome.failed and outcome.failed.failure.as_table()
@@ -140,7 +140,7 @@ class Answer:
         return reply, results
 
     def shapes(self, arrays: dict, name: str, source: str) -> tuple[dict, dict]:
-        """Run a watched copy of the cell that defines the answer; tell the shapes that its lines have made."""
+        """Run a traced copy of the cell that defines the answer; report the shapes that its lines produce."""
         given = {key: torch.from_numpy(array.copy()) for key, array in arrays.items()}
 
         def run(answer: object) -> None:
@@ -150,30 +150,30 @@ class Answer:
         return {"observations": observe(source, name, SHELL.user_ns, run)}, {}
 
     def read(self, arrays: dict, source: str, observations: list[dict]) -> tuple[dict, dict]:
-        """Tell what is wrong with the shape comments of a cell; asked of a process that has run no cell."""
+        """Report what is wrong with the shape comments of a cell; for a process that has run no cell."""
         return {
             "findings": [[finding.line, finding.kind, finding.text] for finding in findings(source, observations)]
         }, {}
 
     def style(self, arrays: dict, sources: list[str]) -> tuple[dict, dict]:
-        """Tell what PEP 8 would have otherwise in each cell; asked of a process that has run no cell."""
+        """Report the PEP 8 findings in each cell; for a process that has run no cell."""
         return {"findings": [style_findings(source) for source in sources]}, {}
 
     def test(self, arrays: dict, name: str) -> tuple[dict, dict]:
-        """Run a student's test on a function that the judge computes; tell what became of it."""
+        """Run a student's test on a function that the judge computes; report the outcome."""
         return outcome_of(SHELL.user_ns[name], self._computed), {}
 
     def report(self, arrays: dict, name: str, texts: int = 0) -> tuple[dict, dict]:
-        """Tell a dictionary of numbers, as plain ones, and of texts that are short enough."""
+        """Report a dictionary's numbers, as plain ones, and its texts that are short enough."""
         return {"error": None, "report": plain(SHELL.user_ns[name], texts=texts)}, {}
 
     def _computed(self, *arguments: Tensor, **options: Tensor) -> Tensor:
-        """Return what the judge makes of the arguments, or raise what it raises."""
+        """Return the judge's result for the arguments, or raise its error."""
         given = {str(place): argument for place, argument in enumerate(arguments)} | options
         for place, tensor in given.items():
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"argument {place} must be a tensor, got {type(tensor).__name__}.")
-        # What NumPy has no type for goes as float32, and comes back as what it was.
+        # Types that NumPy lacks are sent as float32 and converted back.
         coarse = any(tensor.dtype == torch.bfloat16 for tensor in given.values())
         plain = {name: tensor.float() if coarse else tensor for name, tensor in given.items()}
         send(
@@ -188,7 +188,7 @@ class Answer:
 
 
 def _layer_facts(layer: object, probe: Tensor) -> tuple[dict, dict[str, np.ndarray]]:
-    """Return what can be said about a linear layer, and its weights with what it makes of a probe."""
+    """Return facts about a linear layer, and its weights with its output for a probe."""
     if not isinstance(layer, nn.Linear):
         return {"linear": False, "type": type(layer).__name__[:TEXT]}, {}
     parameters = {part: getattr(layer, part) for part in ("weight", "bias") if getattr(layer, part, None) is not None}

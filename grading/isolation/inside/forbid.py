@@ -1,7 +1,7 @@
-"""Take torch's ready-made attention away from an answer that must compute attention itself.
+"""Takes torch's ready-made attention away from an answer that must compute attention itself.
 
-Where it is called, and not where it is named: torch's own kernels are replaced in its dispatcher, so that every alias
-and every way to reach them ends in the same error, and the Python code of the ready-made layers is gone.
+It is blocked where it is called, not where it is named. Torch's own kernels are replaced in the dispatcher, so that
+every alias and every way to reach them ends in the same error, and the Python code of the ready-made layers is removed.
 """
 
 import ctypes
@@ -22,14 +22,14 @@ ALL_LAYERS = (
     torch.ao.nn.quantizable.MultiheadAttention,
     torch.ao.nn.quantized.MultiheadAttention,
 )
-# Kept as "module:function": what computes attention in Python.
+# Python functions that compute attention, as "module:function".
 FUNCTIONS = (
     "torch.nn.functional:multi_head_attention_forward",
     "torch._higher_order_ops.flex_attention:math_attention",
     "torch._decomp.decompositions:scaled_dot_product_flash_attention_for_cpu",
 )
 TORCH = Path(torch.__file__).parent
-# Where torch keeps the text of its attention, for itself or for tests: covered, so that none of it can be loaded anew.
+# Source files of attention in torch, for itself or for tests, which are covered so that none can be loaded again.
 SOURCES = [
     *(TORCH / "nn" / name for name in ("functional.py", "modules/activation.py", "modules/transformer.py")),
     *(TORCH / name for name in ("_higher_order_ops/flex_attention.py", "_decomp/decompositions.py")),
@@ -66,20 +66,20 @@ def forbid_ready_made_attention() -> None:
 
 
 def _empty(function: FunctionType) -> None:
-    """Give a function, wherever it is known, the code of a refusal."""
+    """Replace the code of a function, under all its names, with a refusal."""
     function.__code__ = _refusal(function.__code__.co_freevars).__code__
 
 
 def _replace_kernels() -> None:
     library = torch._C._dispatch_library("IMPL", "aten", "", __file__, 1)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))  # kept for ever, where no answer can find it and let go
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))  # kept forever, where no answer can find and release it
     for operator, key in KERNELS:
         library.impl(operator.removeprefix("aten::"), key, _refusal())
 
 
 @functools.cache
 def _refusal(variables: tuple[str, ...] = ()) -> FunctionType:
-    """Return a function that takes anything and raises; it looks up no name that an answer could change.
+    """Return a function that takes any arguments and raises, without looking up names that an answer could change.
 
     It closes over variables of these names, because a function's code can only be replaced by code that does so.
     """
@@ -91,5 +91,5 @@ def _refusal(variables: tuple[str, ...] = ()) -> FunctionType:
         *(f"        {variable}" for variable in variables),
         "    return refuse",
     )
-    exec(compile("\n".join(lines), __file__, "exec"), namespace)  # so that no line of it passes for a student's
+    exec(compile("\n".join(lines), __file__, "exec"), namespace)  # so that no line of it is taken for the student's
     return namespace["outer"](*variables)

@@ -1,6 +1,6 @@
-"""Messages between the judge and an answer: a table as JSON and arrays as safetensors, never pickle.
+"""Messages between the judge and an answer: a JSON table and safetensors arrays, never pickle.
 
-Whoever reads a message trusts nothing in it: its size is limited, JSON and safetensors hold data and no code.
+The receiver trusts nothing in a message: its size is limited, and JSON and safetensors contain data, not code.
 """
 
 import json
@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 LIMIT = 64 * 2**20  # bytes of the arrays
-NUMBERS = 3 * 10**6  # in one output of an answer: no right one has more, whatever sizes are drawn
-TEXT_LIMIT = 4 * 2**20  # bytes of the table, which may take thirty times as many in memory
+NUMBERS = 3 * 10**6  # in one output of an answer; no right output has more, whatever the sizes
+TEXT_LIMIT = 4 * 2**20  # bytes of the table, which may take thirty times as much memory
 
 _SIZES = struct.Struct("!II")  # of the table, of the arrays
 
@@ -24,13 +24,13 @@ class Disconnected(Exception):
 
 
 class MalformedMessage(Exception):
-    """What arrived is no message."""
+    """The data received is not a message."""
 
 
 def send(connection: socket.socket, table: dict, arrays: dict[str, np.ndarray] | None = None) -> None:
     """Send a table and named arrays."""
     text = json.dumps(table).encode()
-    # safetensors takes an array's bytes as they lie in memory.
+    # safetensors takes the bytes of an array in memory order.
     data = save({name: np.array(array, order="C") for name, array in arrays.items()}) if arrays else b""
     try:
         connection.sendall(_SIZES.pack(len(text), len(data)) + text + data)
@@ -42,7 +42,7 @@ def receive(connection: socket.socket) -> tuple[dict, dict[str, np.ndarray]]:
     """Return the next table and its arrays.
 
     Raises Disconnected when the other side is gone, TimeoutError when the connection's timeout has passed, and
-    MalformedMessage when it is too long or not what `send` writes.
+    MalformedMessage when the message is too long or not in the format of `send`.
     """
     sizes = _SIZES.unpack(_read(connection, _SIZES.size))
     if sizes[0] > TEXT_LIMIT or sizes[1] > LIMIT:
@@ -56,7 +56,8 @@ def receive(connection: socket.socket) -> tuple[dict, dict[str, np.ndarray]]:
     if not isinstance(table, dict):
         raise MalformedMessage(f"a message must hold a table, got {type(table).__name__}.")
     for array in arrays.values():
-        # One without entries takes no byte, whatever its other sides are: what is computed from it would take many.
+        # An array without entries takes no bytes whatever its other sizes, but results computed from it could take
+        # many.
         if not array.size and math.prod(max(1, side) for side in array.shape) > NUMBERS:
             raise MalformedMessage(f"an array without entries must have short sides, got {array.shape}.")
     return table, arrays

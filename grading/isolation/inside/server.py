@@ -1,9 +1,9 @@
 """The answer process: runs a student's cells in a confined fork and computes what the judge asks for.
 
-This process has imported torch and holds nothing secret: no reference, no expected value, no other student's work.
-It reads one byte at a time from the judge: `f`, with a connection, forks an answer; `t` asks how long it has run and
-has waited for a processor; `k` kills it. The answer talks to the judge over that connection. What it sends is arrays
-and texts for its own student to read, never a verdict.
+This process has imported torch and holds nothing secret: no reference, no expected value, no other student's work. It
+reads one byte at a time from the judge: `f`, with a connection, forks an answer; `t` asks how long it has run and
+waited for a processor; `k` kills it. The answer talks to the judge over that connection. It sends arrays, and texts for
+its own student to read, but never a verdict.
 """
 
 import gc
@@ -20,7 +20,7 @@ import messages
 
 
 def main() -> None:
-    """Serve until the judge is gone."""
+    """Serve until the judge has ended."""
     strict = "--strict" in sys.argv
     confine.leave_keyring()
     if strict:  # otherwise another user might not even be allowed to read Python's files
@@ -33,7 +33,7 @@ def main() -> None:
         if strict:
             raise
     _stay_on_own_cores()
-    gc.freeze()  # what is loaded now stays shared between all answers
+    gc.freeze()  # everything loaded now is shared by all answers
     control.sendall(b"r")
     while True:
         order, descriptors, *_ = socket.recv_fds(control, 1, 1)
@@ -42,7 +42,7 @@ def main() -> None:
         connection = socket.socket(fileno=descriptors[0])
         answer = confine.fork_confined(lambda given=connection: _answer(given, control), strict)
         connection.close()
-        while (order := control.recv(1)) == b"t":  # blocks while the answer works; also ends when the judge is gone
+        while (order := control.recv(1)) == b"t":  # blocks while the answer works; ends when the judge has ended, too
             control.sendall(b"".join(time.to_bytes(8, "big") for time in confine.times(answer)))
         status = confine.kill(answer)
         if order:
@@ -60,16 +60,16 @@ def _import_what_answers_use() -> None:
     for module in pkgutil.walk_packages(transformer_lm.__path__, "transformer_lm."):
         importlib.import_module(module.name)
     importlib.import_module("answering")
-    # torch loads more of itself the first time that something counts its operations.
+    # torch loads more modules the first time that its operations are counted.
     with transformer_lm.checks.engine.calling.ProductCounter():
         torch.ones(2, 2) @ torch.ones(2, 2)
 
 
 def _stay_on_own_cores() -> None:
-    """Leave the other cores to the answers of other processes: an answer can't change what it inherits here."""
+    """Leave the other cores to the answers of other processes; answers inherit this and can't change it."""
     cores = [int(argument.partition("=")[2]) for argument in sys.argv if argument.startswith("--core=")]
     if cores:
-        with suppress(OSError):  # the system may have taken it away by now
+        with suppress(OSError):  # the system may have taken the core away by now
             os.sched_setaffinity(0, cores)
 
 
