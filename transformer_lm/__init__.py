@@ -1,10 +1,10 @@
-"""The package behind the course: attention from its formula up, and checks that name your mistake.
+"""The package behind the course: attention, built up from its formula, and checks that name your mistake.
 
 Read the models in this order: `attention.py` (the functions), `modeling_attention.py` (the same as PyTorch modules),
-`modeling_transformer.py` (what is built of them), `modeling_classifier.py`, `modeling_lm.py`,
-`modeling_encoder_decoder.py`. What these read, how they learn and what is seen in them is in folders of its own; the
-page docs/rooms.md has a line for each module.
-Importing the package loads nothing but torch; figures and frozen values are read when asked for.
+`modeling_transformer.py` (the blocks built from them), `modeling_classifier.py`, `modeling_lm.py`,
+`modeling_encoder_decoder.py`. Their data, their training and the analysis of their heads have separate folders;
+docs/rooms.md describes each module in one line. Importing the package loads nothing but torch; figures and frozen
+values are loaded on first use.
 """
 
 from transformer_lm.device import best_device

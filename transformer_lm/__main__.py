@@ -1,4 +1,4 @@
-"""Fetch corpora, train a language model, sample from it, read its heads, and check a notebook before you submit it.
+"""Fetch corpora, train a language model, sample from it, analyse its heads, and check a notebook before you submit it.
 
 python -m transformer_lm data|train|sample|heads|check
 """
@@ -31,7 +31,7 @@ from transformer_lm.training.checkpoints import has_checkpoints, load_checkpoint
 from transformer_lm.training.loop import OPTIMIZERS, SCHEDULES, Recipe, train
 from transformer_lm.training.presets import PRESETS, preset
 
-# What `train` can change of a preset: a type or the choices, and a line of help.
+# The settings of a preset that `train` can change, each with a type or its choices and a line of help.
 RECIPE = {
     "steps": (int, "number of batches to train on"),
     "batch_size": (int, "slices of text in a batch"),
@@ -62,7 +62,7 @@ ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code; what is wrong with it is one sentence, not a traceback."""
+    """Run one command and return its exit code; an error is reported in one sentence, not as a traceback."""
     options = _parser().parse_args(arguments)
     try:
         return options.run(options) or 0
@@ -157,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_settings(group: argparse._ArgumentGroup, settings: dict[str, tuple]) -> None:
-    """Add an option for each setting: a type or the choices, and what it is."""
+    """Add an option for each setting, from its type or choices and its help text."""
     for name, (kind, what) in settings.items():
         allowed = {"type": kind} if isinstance(kind, type) else {"choices": kind}
         group.add_argument(f"--{name.replace('_', '-')}", help=what, **allowed)
@@ -222,9 +222,10 @@ def _train(options: argparse.Namespace, device: torch.device, rank: int) -> None
 
 
 def _resumed(options: argparse.Namespace, folder: Path) -> tuple[Recipe, LMConfig]:
-    """Return recipe and config of the run in a folder; the recipe with the options that were given.
+    """Return the recipe and the config of the run in a folder; options that were given override the recipe.
 
-    Raises ValueError for options that a run can't change on its way, or if its settings are not those of a run.
+    Raises ValueError for options that cannot change when a run is resumed, or if the saved settings are not those of a
+    run.
     """
     checkpoint = load_checkpoint(newest_checkpoint(folder))
     try:
@@ -240,7 +241,7 @@ def _resumed(options: argparse.Namespace, folder: Path) -> tuple[Recipe, LMConfi
 
 
 def run_sample(options: argparse.Namespace) -> None:
-    """Print samples, character by character as they come."""
+    """Print samples, character by character as they are drawn."""
     model, tokenizer = _language_model(options.model)
     model = model.to(best_device(options.device))
     corpus = None if options.data is None else load_corpus(options.data)
@@ -265,7 +266,7 @@ def run_sample(options: argparse.Namespace) -> None:
 
 
 def run_heads(options: argparse.Namespace) -> None:
-    """Print what each head does on slices of a text, and write pictures of the first one if asked for."""
+    """Print what each head does on slices of a text, and save pictures of the first slice if asked to."""
     model, tokenizer = _language_model(options.model)
     model = model.to(best_device(options.device))
     length = options.length or model.config.max_len
@@ -280,7 +281,7 @@ def run_heads(options: argparse.Namespace) -> None:
     changes = None if options.ablate is None else ablate_heads(model, batches, how=options.ablate)
     print(summary(measured, changes), score_table(measured), sep="\n\n")
     if options.pictures is not None:
-        from transformer_lm.plots.heads import save_pictures  # only where something is drawn
+        from transformer_lm.plots.heads import save_pictures  # only needed for drawing
 
         first = slices[:1, :-1]
         characters = [tokenizer.decode([token]) for token in first[0].tolist()]
@@ -289,17 +290,17 @@ def run_heads(options: argparse.Namespace) -> None:
 
 
 def run_check(options: argparse.Namespace) -> int:
-    """Print what a notebook would get, and how far its student is in the course; 0 if nothing is left to do."""
-    if os.environ.get(CHECKING):  # by a cell of the notebook that is being checked
+    """Print the points a notebook would get and the progress in the course; return 0 if nothing is left to do."""
+    if os.environ.get(CHECKING):  # called from a cell of the notebook that is being checked
         return 0
     report = report_of(options.notebook)
-    sys.stdout.reconfigure(encoding="utf-8")  # in a file or pipe, Windows would have no ✓
+    sys.stdout.reconfigure(encoding="utf-8")  # otherwise Windows cannot write ✓ to a file or pipe
     print(as_json(report) if options.json else f"{report}\n\n{progress()}")
     return 0 if report.is_complete else 1
 
 
 def _language_model(path: Path) -> tuple[TransformerLM, Tokenizer]:
-    """Return a model and its tokenizer. Raises ValueError for a model that translates."""
+    """Return a model and its tokenizer. Raises ValueError for a translation model."""
     model, tokenizer = load_model(path)
     if not isinstance(model, TransformerLM):
         raise ValueError(f"model must be a language model, got {type(model).__name__} in {path}.")

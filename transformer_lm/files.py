@@ -1,4 +1,4 @@
-"""Files that are never half written."""
+"""Writing files so that they are never left half written."""
 
 import os
 import tempfile
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-UNFINISHED = "unfinished-"  # how a folder begins that a process leaves behind if it is killed
+UNFINISHED = "unfinished-"  # prefix of a folder that a process leaves behind if it is killed
 
 
 @contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """Yield where to write a file, in a folder of its own; if nothing is raised, it then takes the place of `path`.
+    """Yield a path to write to, in a temporary folder; if no error is raised, the file then replaces `path`.
 
-    At any time `path` is the old file or the new one, whole, even if the process is killed, the machine loses its
+    At any time `path` is the old file or the new one, whole, even if the process is killed, the machine loses
     power, or several processes write it at once.
     """
     path = Path(path)
@@ -27,15 +27,15 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def write_whole(path: str | os.PathLike, content: str | bytes) -> None:
-    """Write a text, in UTF-8 and with its line ends as they are, or bytes to a file, which is never half written."""
+    """Write bytes, or a text in UTF-8 with unchanged line endings, to a file, which is never left half written."""
     with replacing(path) as written:
         written.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def flush(path: Path) -> None:
-    """Wait until a file or folder is on the disk: a name must not get there before what it names."""
+    """Wait until a file or folder is on disk, because a name must not be stored before its content."""
     if os.name == "nt":
-        return  # Windows opens no folders, and flushes no file that is open for reading
+        return  # Windows cannot open folders, or flush files that are open for reading
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

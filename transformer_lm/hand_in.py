@@ -1,10 +1,10 @@
-"""Before you hand in: your answers and their checks in a fresh kernel, and whether the file will be accepted.
+"""Check a notebook before you submit it: run it in a fresh kernel, and see whether it will be accepted.
 
     python -m transformer_lm check release/01_self_attention/01_self_attention.ipynb
     hand_in.check("01_self_attention")        at the end of an assignment, the same for the saved notebook
 
-What is run are the set-up, your answers, cells of your own and the released checks; demonstrations are left out, so
-that it takes seconds. Grading asks the same, with other numbers.
+It runs the set-up, your answers, your own cells and the released checks, but no demonstrations, so that it takes only
+seconds. Grading runs the same checks with other numbers.
 """
 
 import json
@@ -31,7 +31,7 @@ WIDTH = 96  # characters in a line of a report
 
 @dataclass(frozen=True)
 class Problem:
-    """Why a cell has stopped: in one line, with the name of the error, and with the failure if a check says no."""
+    """The reason why a cell has stopped: one line, the name of the error, and the failure if a check has failed."""
 
     text: str
     error: str = ""
@@ -40,7 +40,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What came of one check: there is no `problem` if it passes."""
+    """The result of one check; `problem` is None if it passes."""
 
     name: str
     points: float
@@ -48,7 +48,7 @@ class CheckResult:
 
     @property
     def earned(self) -> float:
-        """All points, none, or some where a check gives them by degrees."""
+        """All points, none, or some if the check gives partial credit."""
         if not self.problem:
             return self.points
         return (self.problem.failure and self.problem.failure.earned) or 0.0
@@ -56,10 +56,10 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Report:
-    """What there is to know about a notebook before it is handed in.
+    """The report on a notebook before it is submitted.
 
-    `problems` keep the file from being accepted as it is; `notes` do not. `written` has the questions that a person
-    marks, with their points and whether there is an answer.
+    `problems` keep the file from being accepted as it is; `notes` do not. `written` holds the manually graded
+    questions, with their points and whether there is an answer.
     """
 
     assignment: str
@@ -118,7 +118,7 @@ def _empty(names: list[str]) -> str:
 
 
 def check(assignment: str) -> None:
-    """Check the saved notebook of an assignment in this folder, and show how far you are in the course.
+    """Check the saved notebook of an assignment in this folder, and show your progress in the course.
 
     Raises ValueError for an assignment that this copy of the course does not have.
     """
@@ -168,7 +168,7 @@ def as_json(report: Report) -> str:
 
 
 def _unsaved(outline: Outline, file: Path) -> str:
-    """Return the name of an answer that was run last in another form than the file has; empty if there is none."""
+    """Return the name of an answer whose last run differs from the saved file; empty if there is none."""
     import __main__
 
     inputs = cells_run(vars(__main__))
@@ -182,7 +182,7 @@ def _unsaved(outline: Outline, file: Path) -> str:
 
 
 def _read(file: Path) -> dict:
-    """Return a notebook, the source of each cell as one text. Raises ValueError if the file is none."""
+    """Return a notebook, with the source of each cell as one text. Raises ValueError if the file is not a notebook."""
     if not file.is_file():
         raise ValueError(f"NOTEBOOK must be a file, got {file}.")
     if file.stat().st_size > LARGEST:
@@ -200,7 +200,7 @@ def _read(file: Path) -> dict:
 def report_of(file: Path) -> Report:
     """Run a notebook's answers with the released checks, and keep the result for the table of progress.
 
-    Raises ValueError if the file is no notebook, or if it is not known of which assignment.
+    Raises ValueError if the file is not a notebook, or its assignment is unknown.
     """
     notebook = _read(file)
     outline = load_outline(_assignment_of(file, notebook))
@@ -225,13 +225,13 @@ def report_of(file: Path) -> Report:
     ]
     for answer in outline.of_kind("answer"):
         names = {each.name for each in outline.checks_of(answer.name)}
-        # An answer that is a file counts whatever the cell says that may have written it.
+        # An answer that is a file counts even if the cell that may have written it fails.
         if outline.names_of(answer.name) and _is_blank(answer.source, found.get(answer.name)):
             checks = [
                 replace(each, problem=Problem("not answered yet")) if each.problem and each.name in names else each
                 for each in checks
             ]
-        elif problem := problem_of.get(answer.name):  # what its own cell says comes before what its checks say
+        elif problem := problem_of.get(answer.name):  # an error in its cell comes before those of its checks
             checks = [
                 replace(each, problem=problem) if each.problem and each.name in names else each for each in checks
             ]
@@ -248,12 +248,12 @@ def report_of(file: Path) -> Report:
 
 
 def _is_blank(released: str, found: str | None) -> bool:
-    """Tell whether an answer is missing, empty, or as it was released."""
+    """Return whether an answer is missing, empty, or as it was released."""
     return found is None or found.strip() in ("", released.strip())
 
 
 def _assignment_of(file: Path, notebook: dict) -> str:
-    """Return the assignment that a notebook's cells belong to, whatever its name."""
+    """Return the assignment that a notebook's cells belong to, whatever the file's name."""
     if file.stem in assignments():
         return file.stem
     names = {_name(cell) for cell in notebook["cells"]}
@@ -267,11 +267,11 @@ def _assignment_of(file: Path, notebook: dict) -> str:
 def _name(cell: dict) -> str:
     """Return the name of a released cell: nbgrader's, or if an editor has lost that, the cell's id."""
     known = cell["metadata"]
-    return known.get("nbgrader", {}).get("grade_id") or cell.get("id") or known.get("id", "")  # Colab has it there
+    return known.get("nbgrader", {}).get("grade_id") or cell.get("id") or known.get("id", "")  # Colab stores it there
 
 
 def _matched(notebook: dict, outline: Outline) -> tuple[dict[str, str], list[str], list[str]]:
-    """Return what the named cells hold, what is wrong with them, and what grading will put right by itself."""
+    """Return the sources of the named cells, the problems with them, and those that grading corrects by itself."""
     names = [_name(cell) for cell in notebook["cells"]]
     found = {name: cell["source"] for name, cell in zip(names, notebook["cells"], strict=True)}
     problems, notes = [], []
@@ -287,7 +287,7 @@ def _matched(notebook: dict, outline: Outline) -> tuple[dict[str, str], list[str
 
 
 def _files_beside(file: Path, outline: Outline) -> list[str]:
-    """Return what is wrong with files that are handed in beside the notebook."""
+    """Return the problems with files that are submitted beside the notebook."""
     if not any(MODEL_FILE in cell.source for cell in outline.of_kind("check")):
         return []
     model = file.parent / MODEL_FILE
@@ -298,9 +298,9 @@ def _files_beside(file: Path, outline: Outline) -> list[str]:
 
 
 def _to_run(notebook: dict, outline: Outline, found: dict[str, str]) -> list[tuple[int, str, str]]:
-    """Return place, name and text of each cell to run; a cell of the student's own has no name."""
+    """Return the index, name and source of each cell to run; the student's own cells have no name."""
     released = {cell.name: cell for cell in outline.cells if cell.kind in ("setup", "check")}
-    # An answer that no check is given by name is a file: what has written it may take long.
+    # An answer that is not passed to any check is a file; the cell that writes it may take long.
     answers = {cell.name: cell.source for cell in outline.of_kind("answer") if outline.names_of(cell.name)}
     files = {cell.name for cell in outline.of_kind("answer")} - answers.keys()
     demonstrations = {cell.source for cell in outline.of_kind("free")}
@@ -309,7 +309,7 @@ def _to_run(notebook: dict, outline: Outline, found: dict[str, str]) -> list[tup
         name, source = _name(cell), cell["source"]
         if name in released:
             cells.append((number, name, released[name].source))
-        elif name in answers:  # left out as it was released, as in grading: the answer may stand in another cell
+        elif name in answers:  # left out if unchanged, as in grading: the answer may be in another cell
             cells += [] if _is_blank(answers[name], source) else [(number, name, source)]
         elif cell["cell_type"] == "code" and name not in files and fingerprint(source) not in demonstrations:
             cells.append((number, "", source))
@@ -323,7 +323,7 @@ def _to_run(notebook: dict, outline: Outline, found: dict[str, str]) -> list[tup
 
 
 def _outcomes(sources: list[str], folder: Path) -> list[Problem | None]:
-    """Run cells in a fresh kernel, one after the other; return for each what is wrong, None if nothing is."""
+    """Run cells in a fresh kernel, in order; return the problem of each, or None if there is none."""
     from nbclient import NotebookClient
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
     from nbformat import v4
@@ -338,7 +338,7 @@ def _outcomes(sources: list[str], folder: Path) -> list[Problem | None]:
         interrupt_on_timeout=True,
         allow_errors=True,
         resources={"metadata": {"path": str(folder)}},
-        config=Config({"KernelManager": {"transport_encryption": "auto"}}),  # else each kernel warns of listeners
+        config=Config({"KernelManager": {"transport_encryption": "auto"}}),  # else each kernel warns about listeners
     )
     problems, dead = [], False
     with client.setup_kernel(env=os.environ | {CHECKING: "1"}):
@@ -358,7 +358,7 @@ def _outcomes(sources: list[str], folder: Path) -> list[Problem | None]:
 
 
 def _problem(cell: dict) -> Problem | None:
-    """Return in one line why a cell has stopped; the hint if it is a check that says no."""
+    """Return the reason why a cell has stopped, in one line; the hint if a check has failed."""
     shown = [output["data"][FAILURE] for output in cell["outputs"] if FAILURE in output.get("data", {})]
     for output in cell["outputs"]:
         if output["output_type"] == "error":

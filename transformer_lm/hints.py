@@ -1,7 +1,7 @@
-"""Help on request: three hints for each exercise, one after each new attempt; then, for self-learners, an answer.
+"""Hints on request: three for each exercise, one after each new attempt; then, for self-learners, an answer.
 
     hints.show("kqv", globals())      the picture, then the tool, then the plan
-    hints.answer("kqv", globals())    the reference answer, where the course comes with it
+    hints.answer("kqv", globals())    the reference answer, if your copy of the course has it
 
 An attempt is an answer that you have changed and run. The texts are in `course/hint_texts/`, a file for each
 assignment.
@@ -27,7 +27,7 @@ FOLDER = Path(__file__).parent / "course" / "hint_texts"
 
 
 def show(exercise: str, namespace: dict[str, object]) -> None:
-    """Show one more hint if there is a new attempt in a notebook's `globals()`, else those that were shown before.
+    """Show one more hint if a notebook's `globals()` hold a new attempt, else the hints that were shown before.
 
     Raises ValueError for an exercise that this copy of the course does not have.
     """
@@ -60,7 +60,7 @@ def show(exercise: str, namespace: dict[str, object]) -> None:
 
 
 def answer(exercise: str, namespace: dict[str, object]) -> None:
-    """Show the reference answer, to an answer of yours that passes, or once you have tried again after all hints.
+    """Show the reference answer if your own answer passes, or once you have tried again after all hints.
 
     Raises ValueError for an exercise that this copy of the course does not have.
     """
@@ -101,7 +101,7 @@ def hint_texts(assignment: str) -> dict[str, list[str]]:
 
 
 def reference(source: Path, exercise: str) -> str:
-    """Return the answer that a notebook with solutions holds."""
+    """Return the answer in a notebook with solutions."""
     for cell in json.loads(source.read_text(encoding="utf-8"))["cells"]:
         if cell["metadata"].get("nbgrader", {}).get("grade_id") == exercise:
             lines = "".join(cell["source"]).splitlines()
@@ -110,15 +110,15 @@ def reference(source: Path, exercise: str) -> str:
 
 
 def _source(outline: Outline) -> Path:
-    """Return where the notebook with the answers lies, if the course comes with it."""
+    """Return the path of the notebook with the answers, whether this copy of the course has it or not."""
     return folder().parent / "source" / outline.assignment / f"{outline.assignment}.ipynb"
 
 
 def _attempt(outline: Outline, exercise: str, namespace: dict[str, object]) -> str | None:
     """Return a fingerprint of the last attempt that was run in a notebook, None if there was none.
 
-    It is the same for two texts that differ in comments and blank lines alone. An answer that is a file has no text of
-    its own: there each result of the check is another attempt.
+    It is the same for two texts that differ only in comments and blank lines. An answer that is a file has no text, so
+    each new result of its check is another attempt.
     """
     names = outline.names_of(exercise)
     if not names:
@@ -145,7 +145,7 @@ def _passes(outline: Outline, exercise: str, namespace: dict[str, object]) -> bo
 
 
 def _failure(outline: Outline, exercise: str, namespace: dict[str, object]) -> str:
-    """Return what the first check of an exercise that fails says; empty if all pass."""
+    """Return the message of the first failing check of an exercise; empty if all pass."""
     for check in outline.checks_of(exercise):
         try:
             with redirect_stdout(io.StringIO()), torch.random.fork_rng(devices=[]):
@@ -156,7 +156,7 @@ def _failure(outline: Outline, exercise: str, namespace: dict[str, object]) -> s
 
 
 def _show(text: str) -> None:
-    """Show a text in Markdown where a notebook can, else print it."""
+    """Display a text as Markdown in a notebook, or else print it."""
     try:
         from IPython import get_ipython
         from IPython.display import Markdown, display

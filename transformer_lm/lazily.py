@@ -1,13 +1,13 @@
-"""Names that a room exports without importing its modules: each is loaded when somebody asks for it."""
+"""Lazy exports: a folder exports names of its modules, and each module is imported on first use."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 
 
 def exported(room: str, names: Mapping[str, Sequence[str]]) -> tuple[list[str], Callable[[str], object]]:
-    """Return `__all__` and `__getattr__` of a room, from the names that it exports of each of its modules.
+    """Return `__all__` and `__getattr__` of a folder, given the names that it exports from each module.
 
-    A module of another room goes by its full name.
+    A module of another folder is given by its full name.
     """
     origins = {
         name: module if "." in module else f"{room}.{module}" for module, listed in names.items() for name in listed

@@ -1,4 +1,4 @@
-"""What turns a text into training examples, and a model's scores into one number: labels, loss, slices, evaluation.
+"""Language modelling: turning text into training examples (labels, slices) and logits into a loss, and evaluation.
 
 Axes: b batch, n positions, v vocabulary.
 """
@@ -17,25 +17,25 @@ from transformer_lm.shapes import match_axes
 
 @sealed_while_open("labels")
 def batch_to_labeled_samples(batch: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what a model reads and, for each position, the token that it should expect next.
+    """Return the inputs of a model and, for each position, the label: the token that comes next.
 
     Shapes:
         batch    (b, n + 1)
         returns  (b, n) inputs and (b, n) labels
 
-    Raises ValueError for sequences of one token, which leave nothing to predict.
+    Raises ValueError for sequences of one token, where there is nothing to predict.
     """
     if match_axes(batch=(batch, "b n"))["n"] < 2:
         raise ValueError(f"batch must hold two tokens or more of each sequence, got {batch.shape[1]}.")
     return batch[:, :-1], batch[:, 1:]
 
 
-batch_to_labeld_samples = batch_to_labeled_samples  # the name that a well-known homework gives it
+batch_to_labeld_samples = batch_to_labeled_samples  # the name in a well-known homework
 
 
 @sealed_while_open("loss")
 def compute_loss(logits: Tensor, labels: Tensor, pad: int | None = None) -> Tensor:
-    """Return -ln p(label), averaged over all labels, or over those that are not `pad`.
+    """Return the cross-entropy -ln p(label), averaged over all labels, or over those that are not `pad`.
 
     Shapes:
         logits   (b, n, v)
@@ -49,7 +49,7 @@ def compute_loss(logits: Tensor, labels: Tensor, pad: int | None = None) -> Tens
 
 @sealed_while_open("slices")
 def random_slices(tokens: Tensor, b: int, n: int, generator: torch.Generator | None = None) -> Tensor:
-    """Return b slices of n tokens each, from random places of a text.
+    """Return b slices of n tokens each, from random positions in a text.
 
     Shapes:
         tokens   (length of the text)
@@ -64,7 +64,7 @@ def random_slices(tokens: Tensor, b: int, n: int, generator: torch.Generator | N
 
 @sealed_while_open("slices")
 def all_slices(tokens: Tensor, n: int, b: int = 256) -> Iterator[Tensor]:
-    """Yield every slice of n tokens of a text, in batches of up to b: they overlap in all but one token.
+    """Yield every slice of n tokens of a text, in batches of up to b; neighbours overlap in all but one token.
 
     Raises ValueError if the text is shorter than a slice.
     """
@@ -76,12 +76,12 @@ def all_slices(tokens: Tensor, n: int, b: int = 256) -> Iterator[Tensor]:
 @sealed_while_open("last-position-bits")
 @torch.no_grad()
 def loss_per_token(model: nn.Module, tokens: Tensor, n: int, b: int = 64) -> float:
-    """Return the mean loss over a text in nats per token, cut into windows of n tokens that do not overlap.
+    """Return the mean loss over a text in nats per token, measured on non-overlapping windows of n tokens.
 
-    Each window begins with no context, as in training; a rest at the end that fills no window is left out. The model is
-    put into eval mode meanwhile.
+    Each window begins with no context, as in training; an incomplete window at the end is left out. The model is in
+    eval mode meanwhile.
 
-    Raises ValueError if the text is shorter than a window and the token after it.
+    Raises ValueError if the text is shorter than a window and one more token.
     """
     _require_length(tokens, n + 1)
     windows = (len(tokens) - 1) // n
@@ -98,15 +98,15 @@ def loss_per_token(model: nn.Module, tokens: Tensor, n: int, b: int = 64) -> flo
 @sealed_while_open("last-position-bits")
 @torch.no_grad()
 def last_position_bits(model: nn.Module, batches: Iterable[Tensor]) -> float:
-    """Return -log2 p of the last token of each slice, given all others, on average: where the model knows most.
+    """Return the mean -log2 p of the last token of each slice, where the model has the most context.
 
-    With `random_slices`, an estimate; with `all_slices`, the exact figure of a window that slides over the text. The
-    model is put into eval mode meanwhile.
+    `random_slices` give an estimate; `all_slices` give the exact value for a window that slides over the text. The
+    model is in eval mode meanwhile.
 
     Shapes:
         batches  (b, n + 1) each
 
-    Raises ValueError if there is no batch.
+    Raises ValueError if there are no batches.
     """
     bits, count = 0.0, 0
     with evaluating(model) as device:
@@ -122,7 +122,7 @@ def last_position_bits(model: nn.Module, batches: Iterable[Tensor]) -> float:
 @sealed_while_open("last-position-bits")
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[torch.device]:
-    """Put a model into eval mode, then back into the mode it was in; gives the device of its weights."""
+    """Put a model into eval mode, then back into its previous mode; yields the device of its weights."""
     training = model.training
     if training:
         model.eval()

@@ -1,9 +1,9 @@
 """Your own answers, kept in `my_answers/`, so that later notebooks can build on them.
 
-    mine.save("01_self_attention", globals())           at the end of an assignment: keep what passes its check
+    mine.save("01_self_attention", globals())           at the end of an assignment: save what passes its check
     attention_scores = mine.load("attention_scores")    later: yours if you have saved one, else the package's
 
-A saved file is plain Python, yours to read and to change. What it holds counts as yours as long as it passes its check.
+A saved file is plain Python, yours to read and to change. An answer in it is used as long as it passes its check.
 """
 
 import ast
@@ -38,7 +38,7 @@ from transformer_lm.files import write_whole
 
 @dataclass(frozen=True)
 class Answer:
-    """A name that an assignment asks for, the checks that it must pass, and what the package has under that name."""
+    """A name that an assignment asks for, the checks that it must pass, and the package's object of that name."""
 
     name: str
     checks: tuple[Callable[[object], None], ...]
@@ -66,7 +66,7 @@ ANSWERS = {
         Answer("MultiHeadSelfAttention", (checks.multi_head_attention,), modeling_attention.MultiHeadSelfAttention),
         Answer("TransformerDecoderBlock", (checks.decoder_block,), modeling_transformer.TransformerDecoderBlock),
     ),
-    # No padding of batches, which torch has itself, and no second name for several heads: see topic 02.
+    # Padding batches is left out because torch has it, and so is a second name for multi-head attention: see topic 02.
     "03_classification": (
         Answer("pooled", (checks.mean_pool, checks.max_pool, checks.select_pool), modeling_classifier.pooled),
         Answer("SequenceClassifier", (checks.sequence_classifier,), modeling_classifier.SequenceClassifier),
@@ -74,7 +74,7 @@ ANSWERS = {
         Answer("PositionEmbedding", (checks.position_embedding,), modeling_transformer.PositionEmbedding),
         Answer("TransformerEncoderBlock", (checks.encoder_block,), modeling_transformer.TransformerEncoderBlock),
     ),
-    # The package has its own way to mask, to put the model together and to let it write.
+    # The package has its own way to mask, to build the model and to sample from it.
     "04_language_model": (
         Answer("batch_to_labeled_samples", (checks.labels,), lm.batch_to_labeled_samples),
         Answer("compute_loss", (checks.loss,), lm.compute_loss),
@@ -85,7 +85,7 @@ ANSWERS = {
     ),
 }
 
-# What the set-up cells of the assignments give, without the figures.
+# The definitions in the set-up cells of the assignments, without the figures.
 SETUP = """\
 import math
 
@@ -98,16 +98,16 @@ from transformer_lm import best_device
 device = best_device()
 """
 
-BROKEN = (Exception, SystemExit)  # whatever an answer may raise; an interrupt is the student's own
+BROKEN = (Exception, SystemExit)  # any error that an answer may raise; an interrupt comes from the student
 
 
 def save(assignment: str, namespace: dict[str, object]) -> None:
-    """Write the answers in a notebook's `globals()` that pass their checks into a file, and say which these are.
+    """Write the answers in a notebook's `globals()` that pass their checks to a file, and report which these are.
 
-    An answer counts once it passes from the new file too, loaded afresh. One that does not pass never replaces one that
-    did: what was saved before stays in the file while it still passes. The file is replaced at once or not at all.
+    An answer is saved only if it also passes when loaded from the new file. One that does not pass never replaces one
+    that did: an earlier answer stays in the file while it still passes. The file is replaced completely or not at all.
 
-    Raises ValueError for an assignment that is not known.
+    Raises ValueError for an unknown assignment.
     """
     if assignment not in ANSWERS:
         raise ValueError(f"assignment must be one of {', '.join(ANSWERS)}, got {assignment!r}.")
@@ -134,9 +134,9 @@ def save(assignment: str, namespace: dict[str, object]) -> None:
 
 
 def load(name: str) -> object:
-    """Return the student's saved answer if it passes its check, else the package's, and say which it is.
+    """Return the student's saved answer if it passes its check, else the package's, and report which one it is.
 
-    Raises ValueError for a name that no assignment asks for; never because of what a saved file holds.
+    Raises ValueError for a name that no assignment asks for; never because of the content of a saved file.
     """
     known = {answer.name: (assignment, answer) for assignment, answers in ANSWERS.items() for answer in answers}
     if name not in known:
@@ -158,7 +158,7 @@ def load(name: str) -> object:
 
 
 def folder() -> Path:
-    """Return where answers are kept, for every notebook of the course in the same place."""
+    """Return the folder of the answers, the same for every notebook of the course."""
     if chosen := os.environ.get("TRANSFORMER_LM_ANSWERS"):
         return Path(chosen).expanduser().absolute()
     here = Path.cwd()
@@ -167,7 +167,7 @@ def folder() -> Path:
 
 
 def _text_before(file: Path) -> str:
-    """Return what a file holds, nothing if that is no Python."""
+    """Return the text of a file, or nothing if it is not Python."""
     try:
         text = file.read_text(encoding="utf-8")
         ast.parse(text)
@@ -176,18 +176,18 @@ def _text_before(file: Path) -> str:
     return text
 
 
-# Whether an answer is right: in the notebook, and from a file
+# Checking answers in the notebook and from a file
 
 
 def _check(answer: Answer, value: object) -> None:
-    """Run the checks of an answer without their output, and without an effect on later random numbers."""
+    """Run the checks of an answer without their output and without affecting later random numbers."""
     with redirect_stdout(io.StringIO()), torch.random.fork_rng(devices=[]):
         for check in answer.checks:
             check(value)
 
 
 def _problem(answer: Answer, namespace: dict[str, object]) -> str | None:
-    """Return why what the notebook has cannot be saved, None if it can."""
+    """Return why the notebook's answer cannot be saved, or None if it can."""
     if answer.name not in namespace:
         return "it is not defined: run its cell first"
     value = namespace[answer.name]
@@ -208,7 +208,7 @@ def _problem(answer: Answer, namespace: dict[str, object]) -> str | None:
 def _module(file: Path, text: str) -> ModuleType:
     """Return the text of a file, executed without its output, as a module."""
     module = ModuleType(f"my_answers_{file.stem}")
-    sys.modules[module.__name__] = module  # where pickle and torch.compile look for it
+    sys.modules[module.__name__] = module  # where pickle and torch.compile look it up
     linecache.cache[str(file)] = (len(text), None, text.splitlines(keepends=True), str(file))  # for tracebacks
     with redirect_stdout(io.StringIO()):
         exec(compile(text, file, "exec"), vars(module))
@@ -216,7 +216,7 @@ def _module(file: Path, text: str) -> ModuleType:
 
 
 def _checked(answer: Answer, file: Path, text: str) -> object:
-    """Return an answer from the text of a file; raises whatever the file or the check raises."""
+    """Return an answer from the text of a file; passes on any error of the file or the check."""
     value = getattr(_module(file, text), answer.name, answer.package)
     if value is answer.package:
         raise NameError(f"name {answer.name!r} is not defined", name=answer.name)
@@ -225,7 +225,7 @@ def _checked(answer: Answer, file: Path, text: str) -> object:
 
 
 def _first_failure(file: Path, cells: dict[str, str]) -> tuple[str, BaseException] | None:
-    """Return the first answer that does not pass from its file, alone with what it needs or with all, and its error."""
+    """Return the first answer that fails from its file, alone with its dependencies or with all, and its error."""
     answers = [answer for answer in ANSWERS[file.stem] if answer.name in cells]
     for wanted in (*({answer.name} for answer in answers), set(cells)):
         text = _file_text(file.stem, cells, wanted)
@@ -256,20 +256,20 @@ def _needs(assignment: str, name: str, error: BaseException) -> str:
     return f"it needs something outside of its cell: {_described(error)}. Put that into the cell."
 
 
-# The text of a file: of each cell the statements that the answers need
+# The text of a file: the statements of each cell that the answers need
 
 
 def _file_text(assignment: str, cells: dict[str, str], wanted: set[str]) -> str:
     """Return the file with the wanted answers: set-up, answers to earlier assignments, then statements of the cells.
 
-    `cells` has for each answer the cell that defines it. What a cell has under the name of another answer is left out:
-    it is wrong, or defined anew in another cell.
+    `cells` maps each answer to the cell that defines it. Definitions of other answers in a cell are left out, because
+    they are wrong or redefined in another cell.
     """
     topics = itertools.takewhile(lambda topic: topic != assignment, ANSWERS)
     earlier = [answer.name for topic in topics for answer in ANSWERS[topic]]
     loads = {name: f'{name} = mine.load("{name}")' for name in earlier}
-    given = {*_statements(SETUP), *loads.values()}  # a file from before has them too
-    statements = {}  # a dictionary, so that each stands there once
+    given = {*_statements(SETUP), *loads.values()}  # an earlier file has them too
+    statements = {}  # a dictionary, so that each occurs only once
     for cell in dict.fromkeys(cells.values()):
         others = {answer.name for answer in ANSWERS[assignment] if cells.get(answer.name) != cell}
         statements |= {each: None for each in _statements(cell) if each not in given and not others & _defined([each])}
@@ -287,7 +287,7 @@ def _statements(text: str) -> list[str]:
     starts, end = [], 0
     for node in ast.parse(text).body:
         start = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))]) - 1
-        if start >= end:  # else it shares a line with the one before
+        if start >= end:  # otherwise it shares a line with the one before
             while start > end and (not lines[start - 1].strip() or lines[start - 1].startswith("#")):
                 start -= 1
             starts.append(start)
@@ -296,7 +296,7 @@ def _statements(text: str) -> list[str]:
 
 
 def _needed(statements: list[str], wanted: set[str]) -> list[str]:
-    """Return the statements that define the wanted names, and those that define what these use, and so on."""
+    """Return the statements that define the wanted names, and those that these depend on, and so on."""
     needed = set()
     while more := {statement for statement in statements if _defined([statement]) & wanted} - needed:
         needed |= more
@@ -307,7 +307,7 @@ def _needed(statements: list[str], wanted: set[str]) -> list[str]:
 def _table(statement: str) -> symtable.SymbolTable:
     try:
         return symtable.symtable(statement, "cell", "exec")
-    except SyntaxError:  # an `await` outside of a function, which is for notebooks alone
+    except SyntaxError:  # an `await` outside a function, which only notebooks allow
         return symtable.symtable("", "cell", "exec")
 
 
@@ -320,7 +320,7 @@ def _defined(statements: Iterable[str]) -> set[str]:
 def _used(statements: Iterable[str]) -> set[str]:
     """Return the global names that statements use, inside their functions too."""
     tables = [_table(statement) for statement in statements]
-    for table in tables:  # grows on the way
+    for table in tables:  # the list grows during the loop
         tables.extend(table.get_children())
     symbols = [symbol for table in tables for symbol in table.get_symbols()]
     return {symbol.get_name() for symbol in symbols if symbol.is_global() and symbol.is_referenced()}

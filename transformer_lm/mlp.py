@@ -1,4 +1,4 @@
-"""The feed-forward network of a block, under the name of the file that a well-known homework keeps it in."""
+"""The feed-forward network of a block, under the file name of a well-known homework."""
 
 from transformer_lm.modeling_lm import MLP
 

@@ -1,14 +1,14 @@
-"""Attention as PyTorch modules: simple, single-head, multi-head, causal, and from one sequence to another.
+"""Attention as PyTorch modules: simple, single-head, multi-head, causal and cross-attention.
 
-Axes: b batch, h heads, n positions, i of the query, j of the key, dh width of one head; hidden = h * dh. Where one
-sequence reads another, n are the positions of the one that reads, and m those of the one that is read.
+Axes: b batch, h heads, n positions, i of the query, j of the key, dh width of one head; hidden = h * dh. In
+cross-attention, n are the positions of the queries' sequence, and m those of the memory, the sequence attended to.
 
-The softmax is in `attention_weights` of attention.py; where nobody asks for weights, torch's fused kernel
-`scaled_dot_product_attention` mostly computes the same without ever storing them.
+The softmax is in `attention_weights` of attention.py; unless the weights are requested, torch's fused kernel
+`scaled_dot_product_attention` usually computes the same without ever storing them.
 
-Every `forward` takes `visible`, (b, n), False at padding of what is read: no query reads a padded position. What comes
-out at the padded positions themselves means nothing: leave it out when you pool or compute a loss. Self-attention
-also takes (b, n, n), True where a query may read a key: then each query has a mask of its own.
+Every `forward` takes `visible`, (b, n), False where a key is padding: no query attends to a padded position. The
+outputs at the padded positions themselves have no meaning, so leave them out when you pool or compute a loss.
+Self-attention also takes (b, n, n), True where a query may attend to a key, to give each query a separate mask.
 """
 
 import torch
@@ -28,12 +28,12 @@ from transformer_lm.shapes import ShapeError, describe, match_axes
 
 @hidden_while_open("attention-scores", "simple-attention")
 class SimpleSelfAttention(nn.Module):
-    """Self-attention with nothing to learn: each position is its own query, key and value, unscaled."""
+    """Self-attention without parameters: each position is its own query, key and value, unscaled."""
 
     def forward(
         self, x: Tensor, return_attention: bool = False, visible: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return each position's average over the positions that resemble it.
+        """Return for each position an average of all positions, weighted by their similarity to it.
 
         Shapes:
             x        (b, n, d)
@@ -60,7 +60,7 @@ class SelfAttention(nn.Module):
     def forward(
         self, x: Tensor, return_attention: bool = False, visible: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return for each position what it reads from the sequence.
+        """Return the attention output for each position.
 
         Shapes:
             x        (b, n, input_size)
@@ -78,7 +78,7 @@ class SelfAttention(nn.Module):
 
 @hidden_while_open("multi-head-attention", "full-attention")
 class MultiHeadSelfAttention(nn.Module):
-    """Several attention heads side by side, then a linear layer that mixes what they found."""
+    """Several attention heads side by side, followed by the output projection `mix`."""
 
     def __init__(self, input_size: int, hidden: int, num_heads: int, causal: bool = False, dropout: float = 0) -> None:
         if num_heads < 1 or hidden % num_heads:
@@ -88,32 +88,32 @@ class MultiHeadSelfAttention(nn.Module):
         self.q = nn.Linear(input_size, hidden)
         self.v = nn.Linear(input_size, hidden)
         self.mix = nn.Linear(hidden, hidden)
-        self.dropout = nn.Dropout(dropout)  # of whole attention weights: now and then a query misses a key
+        self.dropout = nn.Dropout(dropout)  # of attention weights: at times a query misses a key
         self.num_heads = num_heads
         self.causal = causal
-        # Not a buffer: it must be neither stored in a checkpoint nor sent from one process to another.
+        # Not a buffer, because it must be neither stored in checkpoints nor sent between processes.
         self._longest_mask: Tensor | None = None
 
     def forward(
         self, x: Tensor, return_attention: bool = False, visible: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return for each position what its heads read from the sequence, mixed.
+        """Return for each position the outputs of all heads, combined by the output projection.
 
-        Without weights it takes torch's fused kernel, with weights the formula; the numbers are the same up to
-        rounding. The weights are those before dropout, so that their rows sum to 1 in training too.
+        Without weights it uses torch's fused kernel, with weights the formula; the results agree up to rounding. The
+        weights are those before dropout, so that their rows sum to 1 in training too.
 
         Shapes:
             x        (b, n, input_size)
-            visible  (b, n)         False at padding; or (b, i, j), True where query i may read key j
+            visible  (b, n)         False at padding; or (b, i, j), True where query i may attend to key j
             returns  (b, n, hidden), and (b * h, i, j) the weights if return_attention: head by head
                      of the first sequence, then of the next
 
-        Raises ShapeError for another input size, ValueError if a query may read no key.
+        Raises ShapeError for another input size, ValueError if a query may not attend to any key.
         """
         _check_input(x, self.k.in_features)
         queries, keys, values = (self._split(layer(x)) for layer in (self.q, self.k, self.v))  # (b, h, n, dh)
         if not return_attention:
-            # The kernel knows the causal mask by itself, and is faster if it is given no other.
+            # The kernel has a causal option, which is faster than an explicit mask.
             known = visible is None
             mask = None if known else self._mask(x, visible)[:, None]  # (b, 1, i, j)
             dropout = self.dropout.p if self.training else 0.0
@@ -137,7 +137,7 @@ class MultiHeadSelfAttention(nn.Module):
         return merge_heads(heads)
 
     def _mask(self, x: Tensor, visible: Tensor | None) -> Tensor | None:
-        """Return which query may read which key, (1 or b, i, j), or None if all may read all."""
+        """Return which query may attend to which key, (1 or b, i, j), or None if all may attend to all."""
         mask = _mask_of_padding(x, visible)
         if not self.causal:
             return mask
@@ -149,7 +149,7 @@ class MultiHeadSelfAttention(nn.Module):
         return both
 
     def _causal_mask(self, n: int, device: torch.device) -> Tensor:
-        """Return the mask (1, n, n), cut from one that is built anew only for a longer sequence or another device."""
+        """Return the mask (1, n, n), cut from one that is rebuilt only for a longer sequence or another device."""
         if self._longest_mask is None or self._longest_mask.shape[1] < n or self._longest_mask.device != device:
             with torch.inference_mode(False):  # a tensor made in inference mode cannot be saved for a backward pass
                 self._longest_mask = create_causal_mask(n, device)
@@ -158,7 +158,7 @@ class MultiHeadSelfAttention(nn.Module):
 
 @hidden_while_open("multi-head-attention", "full-attention")
 class CausalSelfAttention(MultiHeadSelfAttention):
-    """The attention of a language model: as wide as its input, blind to the future, up to max_len long."""
+    """The attention of a language model: as wide as its input, with a causal mask, for up to max_len positions."""
 
     def __init__(self, input_size: int, num_heads: int, max_len: int, dropout: float = 0) -> None:
         super().__init__(input_size, input_size, num_heads, causal=True, dropout=dropout)
@@ -167,7 +167,7 @@ class CausalSelfAttention(MultiHeadSelfAttention):
     def forward(
         self, x: Tensor, return_attention: bool = False, visible: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """As in MultiHeadSelfAttention; refuses a sequence longer than max_len."""
+        """Return the same as MultiHeadSelfAttention; refuse a sequence longer than max_len."""
         if x.dim() == 3 and x.shape[1] > self.max_len:
             raise ShapeError(f"x must have at most max_len={self.max_len} positions, got n={x.shape[1]}.")
         return super().forward(x, return_attention, visible)
@@ -178,7 +178,7 @@ class CausalSelfAttention(MultiHeadSelfAttention):
 
 @sealed_while_open("cross-attention")
 class CrossAttention(nn.Module):
-    """One attention head with which a sequence reads another: queries of one, keys and values of the other."""
+    """One head of cross-attention: queries from one sequence, keys and values from another, the memory."""
 
     def __init__(self, input_size: int, memory_size: int, hidden: int) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class CrossAttention(nn.Module):
     def forward(
         self, x: Tensor, memory: Tensor, visible: Tensor | None = None, return_attention: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return for each position of x what it reads from the memory.
+        """Return for each position of x the attention output over the memory.
 
         Shapes:
             x        (b, n, input_size)
@@ -208,7 +208,7 @@ class CrossAttention(nn.Module):
 
 @sealed_while_open("cross-attention")
 class MultiHeadCrossAttention(nn.Module):
-    """Several attention heads with which a sequence reads another, then a linear layer that mixes what they found."""
+    """Several heads of cross-attention side by side, followed by the output projection `mix`."""
 
     def __init__(self, hidden: int, num_heads: int, dropout: float = 0) -> None:
         if num_heads < 1 or hidden % num_heads:
@@ -224,7 +224,7 @@ class MultiHeadCrossAttention(nn.Module):
     def forward(
         self, x: Tensor, memory: Tensor, visible: Tensor | None = None, return_attention: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return for each position of x what its heads read from the memory, mixed.
+        """Return for each position of x the outputs of all heads over the memory, combined by the output projection.
 
         Shapes:
             x        (b, n, hidden)
@@ -232,7 +232,7 @@ class MultiHeadCrossAttention(nn.Module):
             visible  (b, m)  False at padding of the memory
             returns  (b, n, hidden), and (b, h, n, m) the weights, before dropout, if return_attention
 
-        Raises ShapeError for another width, ValueError if a memory is padding alone.
+        Raises ShapeError for another width, ValueError if a memory is all padding.
         """
         _check_input(x, self.q.in_features)
         _check_input(memory, self.k.in_features, "memory")
@@ -249,11 +249,11 @@ class MultiHeadCrossAttention(nn.Module):
         return self.mix(merge_heads(heads.unflatten(0, (b, h)))), weights.unflatten(0, (b, h))
 
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what is read of a memory, (b, h, m, dh) twice: the same for all that read it."""
+        """Return the keys and values of a memory, (b, h, m, dh) each, which are the same for every query."""
         return split_heads(self.k(memory), self.num_heads), split_heads(self.v(memory), self.num_heads)
 
     def read(self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """Return what x reads of these keys and values; the mask has the axes (b, 1, 1 or n, m)."""
+        """Return the attention output of x over these keys and values; the mask has the axes (b, 1, 1 or n, m)."""
         queries = split_heads(self.q(x), self.num_heads)
         dropout = self.dropout.p if self.training else 0.0
         return self.mix(merge_heads(F.scaled_dot_product_attention(queries, keys, values, mask, dropout)))

@@ -1,8 +1,9 @@
-"""Classifiers of sequences: embed each token, let positions read each other, pool them into one vector, classify it.
+"""Classifiers of sequences: embed each token, apply attention, pool the positions into one vector, classify it.
 
-Axes: b batch, n positions, hidden width of a position. Padding is known by its token, and has no effect on any output.
+Axes: b batch, n positions, hidden width of a position. Padding is recognised by its token, and has no effect on any
+output.
 
-`make_classifier` builds those that the course compares; `SequenceClassifier` takes any layers and any pool.
+`make_classifier` builds the classifiers that the course compares; `SequenceClassifier` takes any layers and any pool.
 """
 
 import functools
@@ -31,7 +32,7 @@ def pooled(x: Tensor, visible: Tensor, how: str) -> Tensor:
         visible  (b, n)       False at padding
         returns  (b, hidden)
 
-    Raises ValueError if `how` is none of "mean", "max" and "select", or if a sequence is padding alone.
+    Raises ValueError if `how` is none of "mean", "max" and "select", or if a sequence is all padding.
     """
     match_axes(x=(x, "b n hidden"), visible=(visible, "b n"))
     if how not in POOLS:
@@ -48,7 +49,7 @@ def pooled(x: Tensor, visible: Tensor, how: str) -> Tensor:
 
 @hidden_while_open("mean-pool", "max-pool", "select-pool")
 class FlattenPool(nn.Module):
-    """The naive pool: all positions side by side, so that it fits one length and no other."""
+    """The naive pool: all positions concatenated, which works for one length only."""
 
     def __init__(self, length: int) -> None:
         super().__init__()
@@ -75,10 +76,11 @@ class FlattenPool(nn.Module):
 
 @hidden_while_open("sequence-classifier")
 class SequenceClassifier(nn.Module):
-    """A classifier of any layers and any pool; without layers it is the baseline, a bag of words.
+    """A classifier with any layers and any pool; without layers it is the baseline, a bag of words.
 
-    `layers` are called as `layer(x, visible=visible)` and keep the shape of x; `pool(x, visible)` makes one vector of a
-    sequence. With `cls`, that token is put in front of every sequence: a place where layers can gather what they find.
+    `layers` are called as `layer(x, visible=visible)` and keep the shape of x; `pool(x, visible)` makes one vector of
+    each sequence. With `cls`, that token is put in front of every sequence, as a position where layers can collect
+    information.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class SequenceClassifier(nn.Module):
         self.cls = cls
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return a score for each class; cross-entropy makes probabilities of them.
+        """Return the logits of the classes.
 
         Shapes:
             tokens   (b, n)
@@ -134,10 +136,11 @@ def make_classifier(
     """Return one of the classifiers that the course compares.
 
     `kind` is "baseline" (no layer), "simple" or "full" (one layer of attention), or "transformer" (`num_layers` blocks
-    with `dropout`). `positions` tells the layers where each token stands, up to `max_len`. `pool` is "mean", "max",
-    "select", "cls" (then `cls` is the token to put in front) or "flatten" (then every batch must be `max_len` long).
+    with `dropout`). `positions` adds learned position embeddings, for up to `max_len` positions. `pool` is "mean",
+    "max", "select", "cls" (then `cls` is the token to put in front) or "flatten" (then every batch must be `max_len`
+    long).
 
-    Raises ValueError for a kind or pool that is none of these, or "cls" without its token.
+    Raises ValueError for any other kind or pool, or for "cls" without its token.
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}.")

@@ -1,10 +1,10 @@
-"""The transformer as it was first made: an encoder reads a sentence, a decoder writes another, word by word.
+"""The original transformer: an encoder reads a sentence, and a decoder writes its translation token by token.
 
 Axes: b batch, h heads, m positions of the source, n positions of the target, v vocabulary of the target.
 
-What reads a source and scores what comes next in a target has three methods: `forward(source, target)` for all
-positions in one pass, as in training; `begin(source)` and `next_scores(tokens, state)` for one position at a time, as
-in decoding. `RecurrentEncoderDecoder` of modeling_recurrent.py has the same.
+An encoder-decoder has three methods: `forward(source, target)` for all positions in one pass, as in training;
+`begin(source)` and `next_scores(tokens, state)` for one position at a time, as in decoding. `RecurrentEncoderDecoder`
+of modeling_recurrent.py has the same methods.
 """
 
 from dataclasses import dataclass
@@ -33,9 +33,9 @@ class EncoderDecoderConfig:
     """The sizes of an encoder-decoder.
 
     `num_layers` is the number of blocks in the encoder, and again in the decoder. With `shared`, both languages and the
-    output have one table of word vectors, which takes one vocabulary for both. In training, positions of a pair are
-    counted from a random number up to `shift`, so that also those are known which only long sentences reach (Kiyono et
-    al., SHAPE, 2021, arXiv:2109.05644).
+    output share one embedding table, which requires one vocabulary for both. In training, the positions of a pair are
+    counted from a random number up to `shift`, so that the model also learns positions that only long sentences reach
+    (Kiyono et al., SHAPE, 2021, arXiv:2109.05644).
     """
 
     source_vocab_size: int
@@ -64,10 +64,11 @@ class EncoderDecoderConfig:
 
 @sealed_while_open("cross-block")
 class CrossDecoderBlock(nn.Module):
-    """A block of the decoder of an encoder-decoder: read the target so far, read the source, think.
+    """A decoder block with cross-attention: attend to the target so far, attend to the source, apply the MLP.
 
     `attention` is called as `attention(x, visible=target_visible)`, `cross_attention` as
-    `cross_attention(x, memory, source_visible)`, `mlp` as `mlp(x)`; each returns (b, n, hidden). Norms come first.
+    `cross_attention(x, memory, source_visible)`, `mlp` as `mlp(x)`; each returns (b, n, hidden). It is a pre-norm
+    block.
     """
 
     def __init__(
@@ -83,12 +84,12 @@ class CrossDecoderBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, memory: Tensor, target_visible: Tensor, source_visible: Tensor) -> Tensor:
-        """Return every position of the target with what it has read and thought.
+        """Return the new vector of every target position.
 
         Shapes:
             x               (b, n, hidden)
-            memory          (b, m, hidden)  what the encoder made of the source
-            target_visible  (b, n, n)       True where a position of the target may read another
+            memory          (b, m, hidden)  the encoder's output
+            target_visible  (b, n, n)       True where a target position may attend to another
             source_visible  (b, m)          False at padding of the source
             returns         (b, n, hidden)
         """
@@ -97,9 +98,9 @@ class CrossDecoderBlock(nn.Module):
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
     def read_one(self, x: Tensor, layer: "LayerMemory", source_mask: Tensor) -> Tensor:
-        """Return the next position of each target with what it has read and thought, (b, 1, hidden) as x.
+        """Return the new vector of the next position of each target, (b, 1, hidden) like x.
 
-        For the attention of this package, in eval mode.
+        It works for the attention of this package, in eval mode.
         """
         attention, normed = self.attention, self.attention_norm(x)
         layer.extend(*(split_heads(linear(normed), attention.num_heads) for linear in (attention.k, attention.v)))
@@ -112,7 +113,7 @@ class CrossDecoderBlock(nn.Module):
 
 @dataclass
 class LayerMemory:
-    """What one block of the decoder remembers: keys and values of the source, and of the target so far."""
+    """The KV cache of one decoder block: keys and values of the source, and of the target so far."""
 
     source_keys: Tensor  # (b, h, m, dh)
     source_values: Tensor
@@ -120,29 +121,29 @@ class LayerMemory:
     values: Tensor
 
     def extend(self, keys: Tensor, values: Tensor) -> None:
-        """Remember one more position of the target."""
+        """Append one more position of the target."""
         self.keys, self.values = torch.cat((self.keys, keys), dim=2), torch.cat((self.values, values), dim=2)
 
 
 @dataclass
 class DecoderState:
-    """All that the decoder remembers while it writes: a row for each target."""
+    """The state of the decoder during decoding, with a row for each target."""
 
     source_mask: Tensor  # (b, 1, 1, m), False at padding
     layers: list[LayerMemory]
     length: int = 0
 
     def selected(self, rows: Tensor) -> "DecoderState":
-        """Return the state with these rows, some perhaps several times: what a beam goes on with."""
+        """Return the state with these rows, which may be repeated: the rows with which a beam search continues."""
         layers = [LayerMemory(*(tensor[rows] for tensor in vars(layer).values())) for layer in self.layers]
         return DecoderState(self.source_mask[rows], layers, self.length)
 
 
 class TransformerEncoderDecoder(nn.Module):
-    """A transformer that reads a source and scores, at each position of a target, the token that comes next.
+    """A transformer that reads a source and returns, at each position of a target, logits of the next token.
 
-    Vaswani et al., Attention Is All You Need, 2017, arXiv:1706.03762; norms stand before the parts. Its numbers are
-    those of `torch.nn.Transformer` with `norm_first=True` and the same weights.
+    Vaswani et al., Attention Is All You Need, 2017, arXiv:1706.03762; the norms come before the sublayers here. It
+    computes the same as `torch.nn.Transformer` with `norm_first=True` and the same weights.
     """
 
     def __init__(self, config: EncoderDecoderConfig) -> None:
@@ -176,13 +177,13 @@ class TransformerEncoderDecoder(nn.Module):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Give embeddings the size of the waves, and let each key begin as the query of the same word, twice as large.
+        """Scale embeddings like the sinusoidal encodings, and let keys start equal to queries, at twice their size.
 
-        So whatever reads the source begins by looking for the same word, if `shared` in both languages: names, which
-        mean something only where they were given, are found sooner. The rest is as PyTorch does it.
+        So attention to the source begins by looking for the same word, in both languages if `shared`: the model learns
+        names sooner, whose meaning is given elsewhere in the sentence. The rest is as in PyTorch.
         """
         for table in (self.source_embed, self.target_embed):
-            nn.init.normal_(table.weight, std=self.config.hidden**-0.5)  # times its root where it is read
+            nn.init.normal_(table.weight, std=self.config.hidden**-0.5)  # multiplied by sqrt(hidden) when it is used
         readers = [block.attention for block in self.encoder_blocks]
         for attention in (*readers, *(block.cross_attention for block in self.decoder_blocks)):
             attention.q.weight.mul_(2)
@@ -190,18 +191,18 @@ class TransformerEncoderDecoder(nn.Module):
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers the model learns."""
+        """The number of parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Return at each position of the target a score for every token that may come next, in one pass.
+        """Return at each position of the target the logits of the next token, in one pass.
 
         Shapes:
             source   (b, m)  padded with PAD
             target   (b, n)  begins with START, padded with PAD
             returns  (b, n, v)
 
-        Raises ShapeError for a source or target of more than max_len tokens, ValueError for one of padding alone.
+        Raises ShapeError for a source or target of more than max_len tokens, ValueError for one that is all padding.
         """
         b = match_axes(source=(source, "b m"), target=(target, "b n"))["b"]
         start: int | Tensor = 0
@@ -210,7 +211,7 @@ class TransformerEncoderDecoder(nn.Module):
         return self.decode(target, self.encode(source, start), source != PAD, start)
 
     def encode(self, source: Tensor, start: int | Tensor = 0) -> Tensor:
-        """Return what the encoder makes of each token of the source; its positions are counted from `start`.
+        """Return the encoder's output for each token of the source; its positions are counted from `start`.
 
         Shapes:
             source   (b, m)
@@ -224,7 +225,7 @@ class TransformerEncoderDecoder(nn.Module):
         return self.encoder_norm(x)
 
     def decode(self, target: Tensor, memory: Tensor, source_visible: Tensor, start: int | Tensor = 0) -> Tensor:
-        """Return the scores of `forward`, of a source that is encoded already, with positions counted from `start`.
+        """Return the logits of `forward` for an encoded source, with positions counted from `start`.
 
         Shapes:
             target          (b, n)
@@ -250,7 +251,7 @@ class TransformerEncoderDecoder(nn.Module):
         return DecoderState((source != PAD)[:, None, None], layers)
 
     def next_scores(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Return the scores of what comes after one more token of each target; the state remembers the token.
+        """Return the logits after one more token of each target; the token is added to the state.
 
         Shapes:
             tokens   (b,)
@@ -274,11 +275,11 @@ class TransformerEncoderDecoder(nn.Module):
 
 @sealed_while_open("target-mask")
 def target_mask(tokens: Tensor, pad: int) -> Tensor:
-    """Return which positions of a target may read which: not the future, and no padding.
+    """Return which positions of a target may attend to which: neither to the future nor to padding.
 
     Shapes:
         tokens   (b, n)  padded on the right
-        returns  (b, n, n)  True where position i may read position j
+        returns  (b, n, n)  True where position i may attend to position j
     """
     n = match_axes(tokens=(tokens, "b n"))["n"]
     return create_causal_mask(n, tokens.device) & (tokens != pad)[:, None, :]

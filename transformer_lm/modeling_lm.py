@@ -1,4 +1,4 @@
-"""A transformer language model: from tokens to scores for the next one, with the options of old and modern models.
+"""A transformer language model: from tokens to logits of the next one, with the options of old and modern models.
 
 Axes: b batch, h heads, n positions, i of the query, j of the key, v vocabulary, dh width of one head; hidden = h * dh.
 """
@@ -27,13 +27,14 @@ INITS = ("torch", "gpt2", "zero_output")
 
 @dataclass(frozen=True)
 class LMConfig:
-    """The sizes and options of a language model; the defaults are those of GPT-2, small.
+    """The sizes and options of a language model; the defaults are those of a small GPT-2.
 
-    `positions` and `mlp` are named after what they do; a `norm` of kind `plain` is a layer norm with nothing to learn.
-    `mlp_hidden` is 4 * hidden unless you say otherwise. With `norm_first`, norms stand before attention and MLP, and
-    one more before the output; otherwise behind each residual, as in the first transformer. `tied` shares one table
-    between the embedding and the output. With `smear`, a learned share of each token's vector is added to the next.
-    Without `residual`, what attention and MLP find replaces what they have read, and nothing is added.
+    `positions` and `mlp` are named after what they do; a `norm` of kind `plain` is a layer norm without parameters.
+    `mlp_hidden` defaults to 4 * hidden. With `norm_first` (pre-norm), norms come before attention and MLP, and one more
+    before the output; otherwise (post-norm) they come after each residual connection, as in the original transformer.
+    `tied` shares one matrix between the embedding and the output. With `smear`, a learned fraction of each token's
+    vector is added to the next. Without `residual`, the outputs of attention and MLP replace their inputs and are not
+    added.
     """
 
     vocab_size: int
@@ -90,7 +91,7 @@ class Embed(nn.Module):
         self.register_buffer("waves", waves, persistent=False)
 
     def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
-        """Return the vectors of tokens that stand at the positions from `start` on.
+        """Return the vectors of tokens at the positions from `start` on.
 
         Shapes:
             tokens   (b, n)
@@ -103,7 +104,7 @@ class Embed(nn.Module):
 
 @sealed_while_open("language-model")
 class MLP(nn.Module):
-    """What a position does with what it has read: wider, bent, and back."""
+    """The feed-forward network of a block: a wider linear layer, a non-linearity, and a linear layer back."""
 
     def __init__(self, config: LMConfig) -> None:
         super().__init__()
@@ -115,7 +116,7 @@ class MLP(nn.Module):
         self.dropout = make_dropout(config)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what each position makes of its own vector, (b, n, hidden) as x."""
+        """Return the output for each position, computed from its own vector alone, (b, n, hidden) like x."""
         wide = self.up(x)  # (b, n, mlp_hidden)
         if self.kind == "gelu":
             bent = F.gelu(wide, approximate="tanh")
@@ -127,7 +128,7 @@ class MLP(nn.Module):
 
 
 class Cache:
-    """The keys and values of what a model has read so far, in memory that is taken once."""
+    """A KV cache: the keys and values of all tokens so far, in memory that is allocated once."""
 
     def __init__(self, config: LMConfig, b: int, like: Tensor) -> None:
         shape = (b, config.num_heads, config.max_len, config.hidden // config.num_heads)
@@ -137,7 +138,7 @@ class Cache:
         self.last: Tensor | None = None  # (b, 1, hidden), the embedding of the last token, for `smear`
 
     def joined(self, attention: "LMAttention") -> tuple[Tensor, Tensor | None]:
-        """Return the weights for queries, keys and values of a layer as one matrix, and their biases."""
+        """Return a layer's weights for queries, keys and values as one matrix, and their biases."""
         if attention.layer not in self._joined:
             three = (attention.q, attention.k, attention.v)
             bias = None if attention.q.bias is None else torch.cat([linear.bias for linear in three])
@@ -145,7 +146,7 @@ class Cache:
         return self._joined[attention.layer]
 
     def extended(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Remember the keys and values of new positions in a layer, (b, h, n, dh); return those of all positions."""
+        """Store a layer's keys and values of new positions, (b, h, n, dh); return those of all positions."""
         n, remembered = keys.shape[2], self.layers[layer]
         for memory, new in zip(remembered, (keys, values), strict=True):
             memory.narrow(2, self.length, n).copy_(new)
@@ -154,10 +155,10 @@ class Cache:
 
 @sealed_while_open("language-model")
 class LMAttention(CausalSelfAttention):
-    """Causal attention that can turn its queries and keys by position, normalise them, and remember what it has read.
+    """Causal attention with optional rotary positions, normalised queries and keys, and a KV cache.
 
-    Rotary positions: Su et al., RoFormer, 2021, arXiv:2104.09864. Relative ones, a learned number for each head and
-    distance that is added to the score: Raffel et al., T5, 2020, arXiv:1910.10683, here without buckets.
+    Rotary position embedding: Su et al., RoFormer, 2021, arXiv:2104.09864. Relative positions, a learned bias for each
+    head and distance that is added to the score: Raffel et al., T5, 2020, arXiv:1910.10683, here without buckets.
     """
 
     def __init__(self, config: LMConfig, layer: int) -> None:
@@ -178,7 +179,7 @@ class LMAttention(CausalSelfAttention):
     def forward(
         self, x: Tensor, return_attention: bool = False, visible: Tensor | None = None, cache: Cache | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """As in CausalSelfAttention; with a cache, x are the positions after those that it remembers.
+        """Return the same as CausalSelfAttention; with a cache, x holds the positions after the cached ones.
 
         Shapes:
             x        (b, n, hidden)
@@ -208,7 +209,7 @@ class LMAttention(CausalSelfAttention):
         return self.mix(self._merge(heads))
 
     def _placed(self, both: Tensor, start: int) -> Tensor:
-        """Return queries and keys, (2, b, h, n, dh), normalised and turned by their positions from `start` on."""
+        """Return queries and keys, (2, b, h, n, dh), normalised and rotated by their positions from `start` on."""
         if self.query_key_norm:
             both = F.layer_norm(both, both.shape[-1:])
         if self.cos is None:
@@ -217,7 +218,7 @@ class LMAttention(CausalSelfAttention):
         return turned(both, self.cos[start:end], self.sin[start:end])
 
     def read_one(self, x: Tensor, cache: Cache) -> Tensor:
-        """Return what one new position of each sequence reads, (b, hidden) as x: as `forward`, by a shorter way."""
+        """Return the attention output of one new position of each sequence, (b, hidden) like x: a faster `forward`."""
         weight, bias = cache.joined(self)
         both, values = F.linear(x, weight, bias).view(len(x), 3, self.num_heads, -1).split((2, 1), dim=1)
         if self.query_key_norm or self.cos is not None:
@@ -238,11 +239,11 @@ class LMAttention(CausalSelfAttention):
         return self.mix(self._merge(heads.unflatten(0, (b, h)))), weights.unflatten(0, (b, h))
 
     def _causal(self, start: int, end: int, device: torch.device) -> Tensor:
-        """Return which of the positions before `end` those from `start` on may read, (i, j)."""
+        """Return the causal mask for queries from `start` on and keys before `end`, (i, j)."""
         return self._causal_mask(self.max_len, device)[0, start:end, :end]
 
     def _bias(self, start: int, end: int) -> Tensor:
-        """Return for each head what is added to the score of a key by its distance, (h, i, j)."""
+        """Return the bias that each head adds to the score of a key at each distance, (h, i, j)."""
         places = torch.arange(end, device=self.distances.device)
         distance = (places[start:, None] - places).clamp(min=0)  # (i, j); the future is masked
         return self.distances[:, distance]
@@ -250,18 +251,18 @@ class LMAttention(CausalSelfAttention):
 
 @sealed_while_open("language-model")
 class LMBlock(TransformerDecoderBlock):
-    """A decoder block with the norms of a config, before or behind its parts, and with a memory."""
+    """A decoder block with the norms of a config, before or after its sublayers, and with a cache."""
 
     def __init__(self, config: LMConfig, layer: int) -> None:
         super().__init__(config.hidden, LMAttention(config, layer), MLP(config))
         self.attention_norm, self.mlp_norm = make_norm(config), make_norm(config)
         self.norm_first, self.residual = config.norm_first, config.residual
-        self.dropout = make_dropout(config)  # of what attention has found; the MLP has its own
+        self.dropout = make_dropout(config)  # of the attention output; the MLP has its own dropout
 
     def forward(
         self, x: Tensor, cache: Cache | None = None, return_attention: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return every position with what it has read and thought, and the weights if return_attention.
+        """Return the new vector of every position, and the weights if return_attention.
 
         Shapes:
             x        (b, n, hidden)
@@ -273,7 +274,7 @@ class LMBlock(TransformerDecoderBlock):
         return (x, weights) if return_attention else x
 
     def read_one(self, x: Tensor, cache: Cache) -> Tensor:
-        """Return one new position of each sequence with what it has read and thought, (b, hidden) as x."""
+        """Return the new vector of one new position of each sequence, (b, hidden) like x."""
         read = self.attention.read_one(self.attention_norm(x) if self.norm_first else x, cache)
         return self._thought(self._added(x, read))
 
@@ -284,12 +285,12 @@ class LMBlock(TransformerDecoderBlock):
         return self.mlp_norm(self._added(x, self.mlp(x)))
 
     def _added(self, x: Tensor, found: Tensor) -> Tensor:
-        """Return x with what a part has found in it: the residual connection, if there is one."""
+        """Return x plus the output of a sublayer (the residual connection), or only the output without `residual`."""
         return x + found if self.residual else found
 
 
 def make_dropout(config: LMConfig) -> nn.Module:
-    """Return what drops a share of all numbers in training, or nothing at all if the share is 0."""
+    """Return a dropout layer, or a layer that does nothing if the rate is 0."""
     return nn.Dropout(config.dropout) if config.dropout else nn.Identity()
 
 
@@ -302,7 +303,7 @@ def make_norm(config: LMConfig) -> nn.Module:
 
 @sealed_while_open("language-model")
 class TransformerLM(nn.Module):
-    """A decoder-only transformer: at each position scores for the token that comes next."""
+    """A decoder-only transformer, which returns logits of the next token at each position."""
 
     def __init__(self, config: LMConfig) -> None:
         super().__init__()
@@ -320,9 +321,10 @@ class TransformerLM(nn.Module):
     def init_weights(self, scheme: str | None = None) -> None:
         """Draw all weights again, by the config's scheme or another.
 
-        `torch`: as PyTorch does by itself. `gpt2`: from a normal distribution of width 0.02, narrower for the layers
-        whose results are added up along the residuals, biases 0. `zero_output`: as PyTorch does, but the output layer
-        begins at 0, so that every token is equally likely, and embeddings at the scale of one norm.
+        `torch`: the defaults of PyTorch. `gpt2`: a normal distribution with standard deviation 0.02, smaller for the
+        layers that write to the residual stream, and biases 0. `zero_output`: the defaults of PyTorch, but the output
+        layer starts at 0, so that every token is equally likely, and the embeddings start at the scale of a normalised
+        vector.
         """
         scheme = self.config.init if scheme is None else scheme
         if scheme not in INITS:
@@ -345,20 +347,20 @@ class TransformerLM(nn.Module):
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers the model learns."""
+        """The number of parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
-        """Return at each position a score for every token that may come next.
+        """Return at each position the logits of the next token.
 
-        With a cache, the tokens follow those that it remembers, and are remembered too.
+        With a cache, the tokens follow the cached ones, and are added to the cache.
 
         Shapes:
             tokens   (b, n)
             returns  (b, n, v)
 
-        Raises ShapeError if there are more than max_len tokens, with those that the cache remembers, or if the cache is
-        for another number of sequences.
+        Raises ShapeError if there are more than max_len tokens, including the cached ones, or if the cache is for
+        another number of sequences.
         """
         x = self._embedded(tokens, cache)
         for block in self.blocks:
@@ -368,7 +370,7 @@ class TransformerLM(nn.Module):
         return self.unembed(self.final_norm(x))
 
     def read_one(self, tokens: Tensor, cache: Cache) -> Tensor:
-        """Return the scores that `forward` gives for one more token of each sequence, in eval mode, and sooner.
+        """Return the logits of `forward` for one more token of each sequence, but faster, in eval mode.
 
         Shapes:
             tokens   (b, 1)
@@ -381,7 +383,7 @@ class TransformerLM(nn.Module):
         return self.unembed(self.final_norm(x))
 
     def attention_maps(self, tokens: Tensor) -> list[Tensor]:
-        """Return the attention weights of each layer, all heads together, before dropout.
+        """Return the attention weights of all heads in each layer, before dropout.
 
         Shapes:
             tokens   (b, n)
@@ -394,17 +396,17 @@ class TransformerLM(nn.Module):
         return maps
 
     def new_cache(self, b: int) -> Cache:
-        """Return an empty memory for b sequences."""
+        """Return an empty cache for b sequences."""
         return Cache(self.config, b, self.embed.tokens.weight)
 
     def sample_continuation(self, tokens: list[int], num_tokens: int) -> list[int]:
-        """Return num_tokens tokens that continue the given ones, each drawn from what the model expects."""
+        """Return num_tokens tokens that continue the given ones, each sampled from the model's predictions."""
         return self.better_sample_continuation(tokens, num_tokens)
 
     def better_sample_continuation(
         self, tokens: list[int], num_tokens: int, temperature: float = 1.0, top_k: int | None = None, **options: object
     ) -> list[int]:
-        """As sample_continuation, with temperature and top-k; see `transformer_lm.sampling.continuation` for more."""
+        """Sample with temperature and top-k; `transformer_lm.sampling.continuation` has more options."""
         if "topK" in options:
             raise TypeError(f"topK is called top_k here: pass top_k={options['topK']!r}.")
         prompt = torch.tensor([tokens], dtype=torch.long)

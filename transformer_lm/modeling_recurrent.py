@@ -1,10 +1,10 @@
-"""Translation before transformers: a recurrent net reads the source word by word, another writes the target.
+"""Translation before transformers: one recurrent network reads the source word by word, another writes the target.
 
 Axes: b batch, m positions of the source, n positions of the target, v vocabulary of the target.
 
 Gated recurrent units: Cho et al., 2014, arXiv:1406.1078. Long short-term memory: Hochreiter and Schmidhuber, 1997; both
-in the form that torch has them. Encoder and decoder: Sutskever et al., 2014, arXiv:1409.3215. Additive attention:
-Bahdanau et al., 2014, arXiv:1409.0473.
+in the form that torch uses. Encoder and decoder: Sutskever et al., 2014, arXiv:1409.3215. Additive attention: Bahdanau
+et al., 2014, arXiv:1409.0473.
 """
 
 import math
@@ -26,9 +26,9 @@ CELLS = ("gru", "lstm")
 class RecurrentConfig:
     """The sizes of a recurrent encoder-decoder.
 
-    `cell` is `gru` or `lstm`. The encoder reads the source in both directions, `hidden` numbers for each. With
-    `attention`, the decoder looks at all that the encoder has read, at each step; otherwise it gets the last states.
-    With `shared`, both languages and the output have one table of word vectors, which takes one vocabulary for both.
+    `cell` is `gru` or `lstm`. The encoder reads the source in both directions, with `hidden` numbers for each. With
+    `attention`, the decoder attends to all encoder states at each step; otherwise it gets only the last states. With
+    `shared`, both languages and the output share one embedding table, which requires one vocabulary for both.
     """
 
     source_vocab_size: int
@@ -52,7 +52,7 @@ class RecurrentConfig:
 
 
 class GRUCell(nn.Module):
-    """A gated recurrent unit: a gate says how much of the old state stays, another how much of it counts for the new.
+    """A gated recurrent unit: one gate sets how much of the old state stays, another how much of it enters the new.
 
     The weights are laid out as in `torch.nn.GRU`: reset gate, update gate, new state.
     """
@@ -71,7 +71,7 @@ class GRUCell(nn.Module):
         return (self.kept.weight.new_zeros(b, self.kept.in_features),)
 
     def forward(self, given: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the next state, from what `self.given` makes of a token, (b, 3 * hidden), and the last state."""
+        """Return the next state, given the output of `self.given` for a token, (b, 3 * hidden), and the last state."""
         (old,) = state
         reset, update, new = given.chunk(3, dim=-1)
         kept_reset, kept_update, kept_new = self.kept(old).chunk(3, dim=-1)
@@ -81,7 +81,7 @@ class GRUCell(nn.Module):
 
 
 class LSTMCell(GRUCell):
-    """Long short-term memory: a state that is shown, and one that is kept behind gates.
+    """Long short-term memory: one state that is output, and one that is kept behind gates.
 
     The weights are laid out as in `torch.nn.LSTM`: input gate, forget gate, new content, output gate.
     """
@@ -93,7 +93,7 @@ class LSTMCell(GRUCell):
         return super().start(b) * 2
 
     def forward(self, given: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the next states, from what `self.given` makes of a token, (b, 4 * hidden), and the last ones."""
+        """Return the next states, given the output of `self.given` for a token, (b, 4 * hidden), and the last."""
         shown, memory = state
         write, forget, content, show = (given + self.kept(shown)).chunk(4, dim=-1)
         memory = forget.sigmoid() * memory + write.sigmoid() * content.tanh()
@@ -106,7 +106,7 @@ def make_cell(kind: str, input_size: int, hidden: int) -> GRUCell:
 
 
 def read_sequence(cell: GRUCell, x: Tensor, visible: Tensor, backwards: bool = False) -> tuple[Tensor, tuple]:
-    """Let a cell read a sequence, one position after the other; padding leaves its state as it is.
+    """Run a cell over a sequence, position by position; padding leaves its state unchanged.
 
     Shapes:
         x        (b, m, d)
@@ -128,7 +128,7 @@ def read_sequence(cell: GRUCell, x: Tensor, visible: Tensor, backwards: bool = F
 
 @sealed_while_open("cross-attention")
 class AdditiveAttention(nn.Module):
-    """One query for each sequence reads a memory: the score of a key is a small net of the query and the key."""
+    """Attention of one query to a memory, in which a small network scores each query and key."""
 
     def __init__(self, query_size: int, memory_size: int, hidden: int) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class AdditiveAttention(nn.Module):
         self.score = nn.Linear(hidden, 1, bias=False)
 
     def forward(self, query: Tensor, memory: Tensor, keys: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what each query reads, and where.
+        """Return the attention output of each query and its weights.
 
         Shapes:
             query    (b, d)
@@ -146,7 +146,7 @@ class AdditiveAttention(nn.Module):
             visible  (b, m)          False at padding
             returns  (b, dm), and the weights (b, m)
 
-        Raises ShapeError if an axis has two sizes, ValueError if a memory is padding alone.
+        Raises ShapeError if an axis has two sizes, ValueError if a memory is all padding.
         """
         match_axes(
             query=(query, "b d"),
@@ -161,16 +161,16 @@ class AdditiveAttention(nn.Module):
 
 @dataclass
 class RecurrentState:
-    """All that the recurrent decoder remembers while it writes: a row for each target."""
+    """The state of the recurrent decoder during decoding, with a row for each target."""
 
     cell: tuple[Tensor, ...]  # (b, hidden) each
     memory: Tensor  # (b, m, 2 * hidden)
     keys: Tensor | None  # (b, m, hidden)
     visible: Tensor  # (b, m)
-    weights: Tensor | None = None  # (b, m), where it looked last
+    weights: Tensor | None = None  # (b, m), the attention of the last step
 
     def selected(self, rows: Tensor) -> "RecurrentState":
-        """Return the state with these rows, some perhaps several times: what a beam goes on with."""
+        """Return the state with these rows, which may be repeated: the rows with which a beam search continues."""
         keys = None if self.keys is None else self.keys[rows]
         return RecurrentState(tuple(part[rows] for part in self.cell), self.memory[rows], keys, self.visible[rows])
 
@@ -193,17 +193,17 @@ class RecurrentEncoderDecoder(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.unembed = nn.Linear(hidden, config.target_vocab_size, bias=False)
         self.scale = 1.0
-        if config.shared:  # small as the output needs it, and of size 1 where it is read
+        if config.shared:  # small, as the output needs it, and scaled to size 1 as an embedding
             self.unembed.weight, self.scale = self.source_embed.weight, math.sqrt(hidden)
             nn.init.normal_(self.unembed.weight, std=1 / self.scale)
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers the model learns."""
+        """The number of parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Return at each position of the target a score for every token that may come next.
+        """Return at each position of the target the logits of the next token.
 
         Shapes:
             source   (b, m)  padded with PAD
@@ -226,7 +226,7 @@ class RecurrentEncoderDecoder(nn.Module):
         return RecurrentState(cell, memory, None if self.attention is None else self.attention.k(memory), visible)
 
     def next_scores(self, tokens: Tensor, state: RecurrentState) -> Tensor:
-        """Return the scores of what comes after one more token of each target; the state remembers the token.
+        """Return the logits after one more token of each target; the token is added to the state.
 
         Shapes:
             tokens   (b,)
@@ -235,7 +235,7 @@ class RecurrentEncoderDecoder(nn.Module):
         return self.unembed(self._output(self._embedded(tokens, self.target_embed), state))
 
     def attention_map(self, source: Tensor, target: Tensor) -> Tensor:
-        """Return where the decoder looks when it reads each token of the target.
+        """Return the decoder's attention to the source at each token of the target.
 
         Shapes:
             source   (b, m)
@@ -256,7 +256,7 @@ class RecurrentEncoderDecoder(nn.Module):
         return self.dropout(table(tokens) * self.scale)
 
     def _output(self, x: Tensor, state: RecurrentState) -> Tensor:
-        """Take one step with the vectors of tokens, (b, hidden), and return what is scored, (b, hidden)."""
+        """Take one step with token vectors, (b, hidden), and return the input of the output layer, (b, hidden)."""
         if self.attention is None:
             state.cell = self.decoder(self.decoder.given(x), state.cell)
             return self.dropout(state.cell[0])

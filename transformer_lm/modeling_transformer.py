@@ -1,6 +1,6 @@
-"""Transformers as PyTorch modules, of parts that are made elsewhere.
+"""Transformer blocks as PyTorch modules, built from given parts.
 
-Axes: b batch, n positions. A block keeps the width of what it reads, so that blocks can be stacked.
+Axes: b batch, n positions. A block keeps the width of its input, so that blocks can be stacked.
 """
 
 import torch
@@ -12,10 +12,10 @@ from transformer_lm.shapes import ShapeError, describe, match_axes
 
 @hidden_while_open("decoder-block")
 class TransformerDecoderBlock(nn.Module):
-    """A block of the decoder: positions read each other, then each thinks for itself.
+    """A decoder block: self-attention, then a feed-forward network (MLP), each with a residual connection.
 
     `attention` and `mlp` are modules that take (b, n, hidden) and return (b, n, hidden). The norms come before them
-    (Xiong et al., On Layer Normalization in the Transformer Architecture, 2020, arXiv:2002.04745).
+    (pre-norm; Xiong et al., On Layer Normalization in the Transformer Architecture, 2020, arXiv:2002.04745).
     """
 
     def __init__(self, hidden: int, attention: nn.Module, mlp: nn.Module) -> None:
@@ -26,7 +26,7 @@ class TransformerDecoderBlock(nn.Module):
         self.mlp = mlp
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return every position with what it has read and thought.
+        """Return the new vector of every position.
 
         Shapes:
             x        (b, n, hidden)
@@ -41,10 +41,10 @@ class TransformerDecoderBlock(nn.Module):
 
 @hidden_while_open("encoder-block")
 class TransformerEncoderBlock(nn.Module):
-    """A block of the encoder: positions read each other, except padding; then each thinks for itself.
+    """An encoder block: self-attention that ignores padding, then a feed-forward network (MLP).
 
-    `attention` is called as `attention(x, visible=visible)` and returns (b, n, hidden). What a part finds is dropped
-    now and then in training, before it is added.
+    `attention` is called as `attention(x, visible=visible)` and returns (b, n, hidden). In training, dropout is applied
+    to the output of each sublayer before it is added.
     """
 
     def __init__(self, hidden: int, attention: nn.Module, dropout: float = 0.0) -> None:
@@ -57,7 +57,7 @@ class TransformerEncoderBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Return every position with what it has read and thought.
+        """Return the new vector of every position.
 
         Shapes:
             x        (b, n, hidden)
@@ -74,14 +74,14 @@ class TransformerEncoderBlock(nn.Module):
 
 @hidden_while_open("position-embedding")
 class PositionEmbedding(nn.Module):
-    """A learned vector for each position up to max_len, added to what stands there."""
+    """A learned position embedding: a vector for each position up to max_len, added to its input."""
 
     def __init__(self, max_len: int, hidden: int) -> None:
         super().__init__()
         self.positions = nn.Embedding(max_len, hidden)
 
     def forward(self, x: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Return x plus the vectors of its positions; what is visible makes no difference.
+        """Return x plus the vectors of its positions; `visible` has no effect.
 
         Shapes:
             x        (b, n, hidden)

@@ -1,7 +1,7 @@
 """Sampling from a language model, token by token.
 
-A model sees at most its max_len last tokens. When its context is full it forgets the oldest quarter, and reads the rest
-anew: so what it remembers of them (the cache) stays what it would compute from them alone.
+A model sees at most the last max_len tokens. When its context window is full, we drop the oldest quarter and process
+the rest again, so that the KV cache is always what the model would compute from these tokens alone.
 
 Axes: b batch, n positions, v vocabulary.
 """
@@ -17,19 +17,19 @@ from transformer_lm.answers import sealed_while_open
 from transformer_lm.lm import evaluating
 from transformer_lm.shapes import match_axes
 
-KEPT = 3  # quarters of a full context
+KEPT = 3  # quarters of a full context window
 
 
 @sealed_while_open("next-probabilities")
 def next_probabilities(
     logits: Tensor, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
 ) -> Tensor:
-    """Return how likely each token is to be drawn next.
+    """Return the probability of each token to be sampled next.
 
-    Scores are divided by the temperature: below 1 the likely becomes likelier, 0 leaves the likeliest token alone (the
-    first of several). Then all but the top_k likeliest are left out (equals of the last stay; more than there are
-    tokens leave all), and of those all but the likeliest that together have a probability of top_p or more (Holtzman
-    et al., The Curious Case of Neural Text Degeneration, 2019, arXiv:1904.09751).
+    Logits are divided by the temperature: below 1, likely tokens become likelier, and 0 leaves only the likeliest token
+    (the first of several). Then only the top_k likeliest tokens are kept (ties with the last are kept too, and a top_k
+    above the vocabulary size keeps all), and of those only the likeliest that together reach a probability of top_p
+    (nucleus sampling: Holtzman et al., The Curious Case of Neural Text Degeneration, 2019, arXiv:1904.09751).
 
     Shapes:
         logits   (b, v)
@@ -53,7 +53,7 @@ def next_probabilities(
     probabilities = scores.softmax(-1)
     if top_p is not None and top_p < 1:
         ordered, order = probabilities.sort(descending=True)
-        before = ordered.cumsum(-1) - ordered  # the probability of all that are likelier
+        before = ordered.cumsum(-1) - ordered  # the total probability of all likelier tokens
         dropped = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= top_p)
         probabilities = probabilities.masked_fill(dropped, 0.0)
         probabilities = probabilities / probabilities.sum(-1, keepdim=True)
@@ -70,10 +70,10 @@ def sampled_tokens(
     seed: int | None = None,
     cached: bool = True,
 ) -> Iterator[Tensor]:
-    """Yield, without end, the next token of each sequence, (b,): take as many as you want.
+    """Yield the next token of each sequence, (b,), without end; take as many as you want.
 
-    The same seed gives the same tokens, with the cache and without. The model is in eval mode while it computes, and
-    in the mode it was in at each yield.
+    The same seed gives the same tokens, with or without the cache. The model is in eval mode while it computes, and
+    back in its previous mode at each yield.
 
     Shapes:
         prompt   (b, n)
@@ -84,12 +84,12 @@ def sampled_tokens(
     if prompt.numel() == 0:
         raise ValueError("prompt must have a token or more, got none: a line break is a good beginning.")
     match_axes(prompt=(prompt, "b n"))
-    prompt = prompt.long().cpu()  # where tokens are drawn
+    prompt = prompt.long().cpu()  # where tokens are sampled
     if prompt.min() < 0 or prompt.max() >= config.vocab_size:
         outside = prompt[(prompt < 0) | (prompt >= config.vocab_size)][0]
         raise ValueError(f"prompt must have tokens from 0 to {config.vocab_size - 1}, got {outside}.")
     choice = temperature, top_k, top_p
-    next_probabilities(torch.zeros(1, config.vocab_size), *choice)  # refuse now, not at the first yield
+    next_probabilities(torch.zeros(1, config.vocab_size), *choice)  # refuse wrong options now, not at the first yield
     return _tokens(model, prompt[:, -config.max_len :], choice, seed, cached)
 
 
@@ -142,7 +142,7 @@ def continuation(model: nn.Module, prompt: Tensor, num_tokens: int, **options: o
 def sampled_text(model: nn.Module, tokenizer: object, prompt: str, num_tokens: int, **options: object) -> Iterator[str]:
     """Yield the text that continues a prompt, piece by piece as it is sampled; options as in `sampled_tokens`.
 
-    Of a character that takes several tokens, all of it comes with the last; what is incomplete at the end never does.
+    A character of several tokens is yielded with the last of them; an incomplete one at the end is never yielded.
 
     Raises ValueError for a prompt with characters that the tokenizer does not know, and what `continuation` raises.
     """

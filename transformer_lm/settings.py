@@ -1,4 +1,4 @@
-"""Settings of models that must be what they say: each is refused with a sentence, before anything is built."""
+"""Validation of model settings: a wrong one is refused in one sentence, before anything is built."""
 
 
 def require_bool(name: str, value: object) -> None:
@@ -8,7 +8,7 @@ def require_bool(name: str, value: object) -> None:
 
 
 def require_whole(name: str, value: object, lowest: int = 1) -> None:
-    """Raise ValueError unless a setting is a whole number from the lowest on."""
+    """Raise ValueError unless a setting is a whole number and at least `lowest`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
         raise ValueError(f"{name} must be a whole number from {lowest} on, got {value!r}.")
 

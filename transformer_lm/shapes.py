@@ -1,4 +1,4 @@
-"""Shapes with names: every public function says which axes it expects, and refuses others by name."""
+"""Shapes with named axes: public functions state the axes that they expect, and name those that do not fit."""
 
 from torch import Size, Tensor
 
@@ -12,7 +12,7 @@ def match_axes(**tensors: tuple[Tensor, str]) -> dict[str, int]:
 
     `match_axes(queries=(q, "b i dh"), keys=(k, "b j dh"))` gives `{"b": 2, "i": 5, "dh": 4, "j": 6}`.
 
-    Raises ShapeError that names the axis, the tensors and their sizes.
+    Raises a ShapeError that names the axis, the tensors and their sizes.
     """
     sizes: dict[str, int] = {}
     first_seen: dict[str, str] = {}
@@ -39,7 +39,7 @@ def match_axes(**tensors: tuple[Tensor, str]) -> dict[str, int]:
 
 
 def describe(name: str, tensor: Tensor, axes: str) -> str:
-    """Return a tensor's shape in words: `keys (b=2, j=5, dh=4)`."""
+    """Describe a tensor's shape in words: `keys (b=2, j=5, dh=4)`."""
     return f"{name} {in_words(tensor.shape, axes)}"
 
 

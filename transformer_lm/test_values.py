@@ -1,15 +1,15 @@
-"""Frozen values: inputs, weights and the outputs that right and wrong answers give for them.
+"""Frozen values: inputs, weights, and the outputs of right and wrong answers.
 
     values = SelfAttentionTestValues
     dir(values)  # k_bias, k_weight, output and so on
     head.k.weight.data = values.k_weight
     torch.allclose(head(values.x), values.output, atol=1e-6)
 
-`load_frozen("kqv").cases[0].inputs` has those of any other exercise. They are the numbers that a student's check uses.
-Grading draws others for each submission.
+`load_frozen("kqv").cases[0].inputs` has the inputs of any other exercise. A student's check uses these numbers. Grading
+draws others for each submission.
 
-One file for each exercise lies in `frozen/`, written by `python -m grading freeze`. It holds numbers and
-hints, no code: from the output of each known mistake a check can tell which mistake an answer makes.
+`python -m grading freeze` writes one file for each exercise to `frozen/`. It holds numbers and hints, but no code: from
+the output of each known mistake, a check can tell which mistake an answer makes.
 """
 
 import functools
@@ -25,10 +25,10 @@ FOLDER = Path(__file__).parent / "frozen"
 
 @dataclass(frozen=True)
 class Case:
-    """One input with what comes out of it.
+    """One input with its outputs.
 
-    `gradients[output][input]` is the gradient of the output's squares, summed, by that input;
-    `mistakes[output][mistake]` is the output with that mistake made.
+    `gradients[output][input]` is the gradient of the output's sum of squares with respect to that input;
+    `mistakes[output][mistake]` is the output of an answer with that mistake.
     """
 
     inputs: dict[str, Tensor]
@@ -41,7 +41,7 @@ class Case:
 class Frozen:
     """The frozen values of an exercise: its cases, and a hint for each known mistake.
 
-    The second case has the first one's weights and another length; the third has other sizes and larger numbers.
+    The second case has the weights of the first and another length; the third has other sizes and larger numbers.
     """
 
     cases: tuple[Case, ...]
@@ -74,7 +74,7 @@ def load_frozen(exercise: str) -> Frozen:
 
 
 class FrozenValues:
-    """The first frozen case of an exercise as attributes; each access gives a fresh copy to play with."""
+    """The first frozen case of an exercise as attributes; each access gives a fresh copy."""
 
     def __init__(self, exercise: str) -> None:
         self._exercise = exercise
@@ -84,7 +84,7 @@ class FrozenValues:
         return case.inputs | case.outputs
 
     def __getattr__(self, name: str) -> Tensor:
-        if name.startswith("_"):  # what copy and pickle look for
+        if name.startswith("_"):  # attributes that copy and pickle look for
             raise AttributeError(name)
         if name not in self._tensors():
             raise AttributeError(f"the frozen values of {self._exercise} are {', '.join(self._tensors())}, not {name}.")

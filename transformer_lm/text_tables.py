@@ -1,10 +1,10 @@
-"""Tables as text."""
+"""Text tables with aligned columns."""
 
 from collections.abc import Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int | None = None) -> str:
-    """Return rows as lines with aligned columns: the first `left` of them, or all, to the left, others to the right."""
+    """Return rows as lines with aligned columns: the first `left` columns, or all, on the left, others on the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     left = len(widths) if left is None else left
     lines = []

@@ -1,4 +1,4 @@
-"""The transformer decoder, under the name of the file that a well-known homework keeps it in.
+"""The transformer decoder, under the file name of a well-known homework.
 
 The classes are in modeling_lm.py and modeling_transformer.py.
 """

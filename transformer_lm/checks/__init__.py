@@ -1,11 +1,10 @@
 """Checks to run while you work: one line when your answer is right, four lines when it is not.
 
-Each takes what your cell defines: `checks.self_attention(SelfAttention)`. They compare with frozen values
-and hold no solution.
+Each takes what your cell defines, as in `checks.self_attention(SelfAttention)`. The checks compare with frozen values
+and contain no solution.
 
-The checks of an exercise are found by their place, in `topic_NN_name/exercise_id.py`: the functions that its `__all__`
-names, or else all public ones that are defined there. `EXERCISES` holds what everybody may know about each exercise,
-its contract, by its id.
+The checks of an exercise are found by path, in `topic_NN_name/exercise_id.py`: the functions that its `__all__` lists,
+or else all public functions defined there. `EXERCISES` maps the id of each exercise to its public contract.
 """
 
 from collections.abc import Callable
@@ -40,12 +39,12 @@ EXERCISES = {contract.id: contract for found in _CONTRACTS.values() for contract
 
 
 def shape_comments(exercise: str, answer: Callable) -> None:
-    """Check the comments in the student's cell that give shapes, for the exercise with that id."""
+    """Check the shape comments in the student's cell, for the exercise with that id."""
     check_shape_comments(EXERCISES[exercise], answer)
 
 
 def short_forward(exercise: str, answer: Callable) -> None:
-    """Say whether the student's `forward` is short enough for an extra point, for the exercise with that id."""
+    """Report whether the student's `forward` is short enough for an extra point, for the exercise with that id."""
     if EXERCISES[exercise].calls_ready_made(answer):
         print(f"There is no extra point: {READY_MADE}")
     else:

@@ -1,1 +1,1 @@
-"""What the package knows of the course: released assignments, progress, hints, sealed answers."""
+"""The course around the package: released assignments, progress, hints, sealed answers."""

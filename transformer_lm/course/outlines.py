@@ -1,6 +1,7 @@
-"""What a released assignment is made of, kept with the package: students change the notebook itself.
+"""The cells of each released assignment, kept with the package because students change the notebook itself.
 
-An outline is written from `release/` by `make release`. It has no solution: the sources in it are those of the release.
+An outline is written from `release/` by `make release`. It has no solutions, because its sources are those of the
+release.
 """
 
 import functools
@@ -16,9 +17,9 @@ FOLDER = Path(__file__).parent / "released"
 
 @dataclass(frozen=True)
 class OutlineCell:
-    """A cell of the release: `kind` is text, setup, answer, check, written (marked by a person) or free.
+    """A cell of the release: `kind` is text, setup, answer, check, written (graded manually) or free.
 
-    A free cell has no name: a student may change or delete it. Texts have no source here.
+    A free cell has no name: a student may change or delete it. Text cells have no source here.
     """
 
     name: str
@@ -77,5 +78,5 @@ def outline_with(answer: str) -> Outline:
 
 
 def fingerprint(source: str) -> str:
-    """Return what tells one text from another, in 16 characters."""
+    """Return a fingerprint of a text, 16 characters long."""
     return hashlib.sha256(source.strip().encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""How far you are in the course: a table, and the file in `my_answers/` that it is made of."""
+"""Your progress in the course: a table, and the file in `my_answers/` that it is made from."""
 
 import json
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ HEAD = ("assignment", "checks passed", "points", "written", "hints", "last check
 
 
 def load() -> dict:
-    """Return what is known: results of assignments, attempts at which hints were given, answers that were shown."""
+    """Return the saved progress: results of assignments, attempts with hints given, answers that were shown."""
     known = {"assignments": {}, "hints": {}, "shown": []}
     try:
         saved = json.loads((folder() / FILE).read_text(encoding="utf-8"))
@@ -32,12 +32,12 @@ def _is_result(value: object) -> bool:
 
 
 def save(known: dict) -> None:
-    """Keep what is known, all of it or nothing new."""
+    """Save the progress, completely or not at all."""
     write_whole(folder() / FILE, json.dumps(known, indent=1))
 
 
 def note_result(assignment: str, passed: list[str], written: list[str]) -> None:
-    """Keep which checks of an assignment pass, and which questions have an answer."""
+    """Save which checks of an assignment pass, and which questions have an answer."""
     now = datetime.now().isoformat(timespec="minutes", sep=" ")
     known = load()
     known["assignments"][assignment] = {"passed": passed, "written": written, "checked": now}
@@ -46,7 +46,7 @@ def note_result(assignment: str, passed: list[str], written: list[str]) -> None:
 
 @dataclass(frozen=True, repr=False)
 class Progress:
-    """A table with a row for each assignment; a notebook shows it as one."""
+    """A table with a row for each assignment; a notebook displays it as one."""
 
     rows: tuple[tuple[str, ...], ...]
 

@@ -1,8 +1,8 @@
-"""Let the package run what an open exercise asks for, without showing it.
+"""Run the package's answers to open exercises without showing them.
 
-While a topic is open, the students' package holds some of its answers as signatures and docstrings only, and the text
-that runs as a compressed file in `sealed/`: a model can be trained, and nothing can be read or copied by the way. This
-is a curtain, not a lock. The files can be unpacked, and the course is public.
+While a topic is open, the students' package holds some of its answers only as signatures and docstrings, and the code
+that runs as a compressed file in `sealed/`. So a model can be trained, but the answers cannot be read or copied by
+accident. This is a curtain, not a lock: the files can be unpacked, and the course is public.
 """
 
 import zlib
@@ -12,19 +12,19 @@ FOLDER = "sealed"
 
 
 def sealed_path(module: str) -> Path:
-    """Return where the package keeps the text of a module, such as `checks.labels`, if that is sealed."""
+    """Return the path of the sealed text of a module, such as `checks.labels`."""
     return Path(FOLDER) / f"{module}.bin"
 
 
 def seal(text: bytes) -> bytes:
-    """Return the text of a module as it is kept."""
+    """Return the text of a module in sealed form."""
     return zlib.compress(text, 9)
 
 
 def unseal(namespace: dict[str, object]) -> None:
     """Execute the sealed text of a module in its own namespace, the `globals()` of its last line.
 
-    Its functions have no readable source: their file does not exist.
+    Its functions have no readable source, because their file does not exist.
     """
     package, _, module = str(namespace["__name__"]).partition(".")
     text = zlib.decompress((Path(__file__).parents[1] / sealed_path(module)).read_bytes())

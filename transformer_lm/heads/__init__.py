@@ -1,4 +1,4 @@
-"""What heads do: recorded, held against patterns, scored, switched off."""
+"""The analysis of attention heads: recording, patterns, scores and ablation."""
 
 from transformer_lm.lazily import exported
 

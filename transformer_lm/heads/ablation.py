@@ -1,6 +1,6 @@
-"""The causal test of a head: switch it off, or replace what it adds by its mean, and see what becomes of the loss.
+"""The causal test of a head: ablate it, setting its output to zero or to its mean, and measure the loss.
 
-A heatmap shows where a head looks, not whether what it finds is used. Axes: l layers, h heads, b batch, n positions.
+A heatmap shows what a head attends to, not whether the model uses it. Axes: l layers, h heads, b batch, n positions.
 """
 
 import math
@@ -23,7 +23,7 @@ WAYS = ("zero", "mean")
 class LossChange:
     """The loss of a model in nats per token, and by how much it rises without a head.
 
-    `served` is the same for the predictions that the head is said to serve alone; nan if none are named.
+    `served` is the same for only those predictions that the head is claimed to serve; nan if none are named.
     """
 
     loss: float
@@ -41,16 +41,16 @@ def ablate_heads(
     serves: Callable[[Tensor], Tensor] | None = None,
     progress: bool = True,
 ) -> dict[tuple[int, int], LossChange]:
-    """Return for each head, (layer, head), what becomes of a language model's loss without it.
+    """Return for each head, (layer, head), how the loss of a language model changes without it.
 
-    `how` is "zero", the head adds nothing, or "mean", it adds what it adds on average over these batches: the fairer
-    test, since later layers are used to that. `heads` are all if not named. `serves` takes tokens (b, n) and returns
-    (b, n): True at the positions whose prediction the head is said to serve.
+    `how` is "zero" (the head adds nothing) or "mean" (it adds its average output over these batches), which is the
+    fairer test, because later layers are adapted to that average. `heads` defaults to all heads. `serves` takes tokens
+    (b, n) and returns (b, n), True at the positions whose prediction the head is claimed to serve.
 
     Shapes:
         batches  (b, n + 1) each
 
-    Raises ValueError for another `how`, a head that is not there, or no batch.
+    Raises ValueError for another `how`, a head that does not exist, or if there are no batches.
     """
     if how not in WAYS:
         raise ValueError(f"how must be one of {', '.join(WAYS)}, got {how!r}.")
@@ -74,9 +74,9 @@ def ablate_heads(
 
 @contextmanager
 def without_head(attention: nn.Module, head: int, instead: Tensor | None = None) -> Iterator[None]:
-    """Let a head of an attention layer find nothing: 0, or its part of `instead`, (hidden), for as long as this lasts.
+    """Replace the output of a head by 0, or by its part of `instead`, (hidden), inside the `with`.
 
-    It holds for whole sequences; a text that is continued with a cache goes another way.
+    It applies to whole sequences, but not to sampling with a cache, which takes another path.
     """
     width = attention.mix.in_features // attention.num_heads
     part = slice(head * width, (head + 1) * width)
@@ -92,10 +92,10 @@ def without_head(attention: nn.Module, head: int, instead: Tensor | None = None)
 
 @torch.no_grad()
 def mean_outputs(model: nn.Module, batches: Sequence[Tensor]) -> list[Tensor]:
-    """Return what the heads of each layer find on average, side by side as `mix` takes them, for `without_head`.
+    """Return the mean output of each layer's heads, concatenated as the input of `mix`, for `without_head`.
 
     Shapes:
-        batches  (b, n + 1) each: the last token is a label, and is not read
+        batches  (b, n + 1) each: the last token is only a label
         returns  (hidden) for each layer
     """
     layers = [attention for _, attention in attention_layers(model)]
@@ -110,7 +110,7 @@ def mean_outputs(model: nn.Module, batches: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _inputs_of_mix(model: nn.Module, layers: list[nn.Module], tokens: Tensor) -> list[Tensor]:
-    """Return what the heads of each layer find, (b, n, hidden) each."""
+    """Return the outputs of each layer's heads, (b, n, hidden) each."""
     found: list[Tensor] = []
     hooks = [layer.mix.register_forward_pre_hook(lambda mix, given: found.append(given[0])) for layer in layers]
     try:
@@ -122,7 +122,7 @@ def _inputs_of_mix(model: nn.Module, layers: list[nn.Module], tokens: Tensor) ->
 
 
 def _losses(model: nn.Module, batches: Sequence[Tensor], serves: Callable | None) -> tuple[float, float]:
-    """Return the mean loss of all predictions, and of those that are served."""
+    """Return the mean loss of all predictions, and of those that the head serves."""
     total, count, served_total, served_count = 0.0, 0, 0.0, 0
     for batch in batches:
         inputs, labels = batch_to_labeled_samples(batch.long().to(_device(model)))

@@ -1,4 +1,4 @@
-"""What kind of character a token is: letter or not, vowel or consonant, space, line break, punctuation."""
+"""Classes of characters: letters, vowels and consonants, space, line break, punctuation."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,14 +8,14 @@ from torch import Tensor
 
 from transformer_lm.texts.tokenizers import Tokenizer
 
-# Hebrew writes few vowels: these letters stand for one, or for a consonant.
+# Hebrew writes few vowels: each of these letters is a vowel or a consonant.
 VOWELS = frozenset("aeiouAEIOU\N{HEBREW LETTER ALEF}\N{HEBREW LETTER HE}\N{HEBREW LETTER VAV}\N{HEBREW LETTER YOD}")
 CLASSES = ("vowel", "consonant", "space", "newline", "punctuation", "other")
 
 
 @dataclass(frozen=True)
 class Alphabet:
-    """The character of each token. A token that is only a part of a character, such as a byte of Hebrew, is "�"."""
+    """The character of each token. A token that is only part of a character, such as a byte of Hebrew, is "�"."""
 
     characters: tuple[str, ...]
 
@@ -31,7 +31,7 @@ class Alphabet:
 
     @cached_property
     def letters(self) -> Tensor:
-        """A number for each token that is the same for one letter in either case, (v)."""
+        """A number for each token, the same for a letter in either case, (v)."""
         folded = [character.casefold() for character in self.characters]
         return torch.tensor([folded.index(letter) for letter in folded])
 

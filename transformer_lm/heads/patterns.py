@@ -1,9 +1,9 @@
-"""What a head might look for, as masks: which keys a query would read if the head did this and nothing else.
+"""Patterns that a head might follow, as masks of the keys that each query would attend to.
 
-Axes: b batch, i position of the query, j of the key. A key stands before its query, except in `current`: otherwise
-doubled letters would make a head that reads itself pass for other kinds.
+Axes: b batch, i position of the query, j of the key. A key comes before its query, except in `current`: otherwise, with
+doubled letters, a head that attends to its own position would pass for other kinds.
 
-    PATTERNS["word_start"](tokens, alphabet)  # (b, i, j), True where j begins the word that i stands in
+    PATTERNS["word_start"](tokens, alphabet)  # (b, i, j), True where j begins the word that contains i
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Pattern = Callable[[Tensor, Alphabet], Tensor]
 
 
 def at_offset(offset: int) -> Pattern:
-    """Return the pattern of a head that reads the position `offset` before its own; 0 is the query itself."""
+    """Return the pattern of a head that attends `offset` positions back; 0 is the query itself."""
 
     def pattern(tokens: Tensor, alphabet: Alphabet) -> Tensor:
         places = torch.arange(tokens.shape[1], device=tokens.device)
@@ -38,12 +38,12 @@ def first(tokens: Tensor, alphabet: Alphabet) -> Tensor:
 
 @sealed_while_open("induction-pattern")
 def duplicate(tokens: Tensor, alphabet: Alphabet) -> Tensor:
-    """Return where the key is the query's own token, anywhere before it."""
+    """Return where the key is the same token as the query, anywhere before it."""
     return _before(tokens) & (tokens[:, :, None] == tokens[:, None, :])
 
 
 def same_letter(tokens: Tensor, alphabet: Alphabet) -> Tensor:
-    """Return where the key is the query's letter in either case, anywhere before it."""
+    """Return where the key is the same letter as the query in either case, anywhere before it."""
     return duplicate(alphabet.letters.to(tokens.device)[tokens], alphabet)
 
 
@@ -58,7 +58,7 @@ def any_space(tokens: Tensor, alphabet: Alphabet) -> Tensor:
 
 
 def word_start(tokens: Tensor, alphabet: Alphabet) -> Tensor:
-    """Return where the key is the first letter of the word that the query stands in."""
+    """Return where the key is the first letter of the word that contains the query."""
     in_word = _of(tokens, alphabet, *LETTERS)  # (b, n)
     starts = in_word.clone()
     starts[:, 1:] &= ~in_word[:, :-1]
@@ -68,12 +68,12 @@ def word_start(tokens: Tensor, alphabet: Alphabet) -> Tensor:
 
 @sealed_while_open("induction-pattern")
 def induction(tokens: Tensor, alphabet: Alphabet) -> Tensor:
-    """Return where the key follows an earlier occurrence of the query's token: what came next the last times.
+    """Return where the key follows an earlier occurrence of the query's token: what came next the previous times.
 
     Olsson et al., In-context Learning and Induction Heads, 2022, arXiv:2209.11895.
     """
     followed = duplicate(tokens, alphabet).roll(1, dims=2)  # the key after the duplicate
-    return followed & _before(tokens)  # the last column, which has come round to the front, is never a duplicate
+    return followed & _before(tokens)  # the last column, which wraps around to the front, is never a duplicate
 
 
 def _between(query_class: str, key_class: str) -> Pattern:
@@ -111,14 +111,14 @@ PATTERNS: dict[str, Pattern] = {
 
 @sealed_while_open("induction-pattern")
 def _before(tokens: Tensor) -> Tensor:
-    """Return where the key stands before the query, (b, i, j)."""
+    """Return where the key comes before the query, (b, i, j)."""
     n = match_axes(tokens=(tokens, "b n"))["n"]
     return torch.ones(len(tokens), n, n, dtype=torch.bool, device=tokens.device).tril(-1)
 
 
 def _latest(mask: Tensor) -> Tensor:
-    """Return a mask (b, i, j) with only the last key of each query left."""
-    later = mask.flip(-1).cumsum(-1).flip(-1)  # how many keys of the mask stand at j or after it
+    """Return a mask (b, i, j) that keeps only the last key of each query."""
+    later = mask.flip(-1).cumsum(-1).flip(-1)  # how many keys of the mask are at j or after it
     return mask & (later == 1)
 
 

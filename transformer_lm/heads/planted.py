@@ -1,12 +1,12 @@
-"""Models whose heads do what you say: weights that are constructed, not trained.
+"""Models with planted heads: their weights are constructed, not trained, so that we know what each head does.
 
-A detector that finds these heads, and nothing in the others, can be trusted with heads that nobody knows.
+A detector that finds exactly these heads can be trusted with heads of trained models.
 
     model = planted_model([["previous", "first"], ["induction", "uniform"]], tokenizer, max_len=40)
 
-Each position is a vector of zeros and ones: which token, which position, and, once a head of layer 0 has copied it,
-which token stood before. A head's scores are then any table over pairs of such features. A random rotation hides the
-table from the eye, not from the model.
+Each position is a vector of zeros and ones: its token, its position and, once a head of layer 0 has copied it,
+the token before. A head's scores can then be any table over pairs of such features. A random rotation hides the table
+from the eye, not from the model.
 """
 
 import math
@@ -24,26 +24,26 @@ from transformer_lm.texts.tokenizers import CharTokenizer, Tokenizer
 COPIED = 40.0  # so sharp that a head copies one token and nothing else
 UPPER, LOWER, MARKS = "ABEHIST", "abcdeghilmnorstu", ".,;!"
 CHARACTERS = f"\n {MARKS}{UPPER}{LOWER}"
-NOTHING = ("uniform", "random")  # heads that do nothing that has a name
+NOTHING = ("uniform", "random")  # heads that do nothing with a name
 
 
 def planted_model(
     plan: Sequence[Sequence[str]], tokenizer: Tokenizer, max_len: int, sharpness: float = 12.0, seed: int = 0
 ) -> TransformerLM:
-    """Return a language model whose heads do what a plan says, a list of kinds for each layer.
+    """Return a language model whose heads follow a plan, a list of kinds for each layer.
 
-    Kinds are the names of patterns, "offset 3" for a distance, "uniform", and "random", which reads by rules that mean
-    nothing. "word_start" and "induction" need layer 0 to tell them what stood before each token, by a head of kind
-    "previous"; "induction" stands in the last layer, and alone writes what it finds into the output. `sharpness` is the
-    logarithm of how many times as much a head gives to a key of its pattern as to another.
+    Kinds are the names of patterns, "offset 3" for a distance, "uniform", and "random", which attends by
+    meaningless rules. "word_start" and "induction" need a head of kind "previous" in layer 0, which tells them the
+    token before each token; "induction" must be in the last layer, and is the only kind that writes to the output.
+    `sharpness` is the logarithm of the ratio between a head's weight on a key of its pattern and on another.
 
-    Raises ValueError for an unknown kind, or one that stands where it can't work.
+    Raises ValueError for an unknown kind, or one in a layer where it cannot work.
     """
     _check(plan)
     h, v = len(plan[0]), tokenizer.vocab_size
     features = _Features(Alphabet.of(tokenizer), max_len, random.Random(seed))
     copies = any(kind in ("word_start", "induction") for layer in plan for kind in layer)
-    width = features.size + v  # and room for what induction finds
+    width = features.size + v  # with room for the output of induction
     dh = features.size
     config = LMConfig(
         vocab_size=v, max_len=max_len, hidden=max(h * dh, math.ceil(width / h) * h), num_layers=len(plan), num_heads=h,
@@ -51,7 +51,7 @@ def planted_model(
     )  # fmt: skip
     model = TransformerLM(config)
     generator = torch.Generator().manual_seed(seed)
-    hidden = torch.linalg.qr(torch.randn(config.hidden, config.hidden, generator=generator)).Q  # row: one feature
+    hidden = torch.linalg.qr(torch.randn(config.hidden, config.hidden, generator=generator)).Q  # one row per feature
     token, place, before = (hidden[part] for part in features.parts)
     found = hidden[features.size : features.size + v]
     with torch.no_grad():
@@ -62,7 +62,7 @@ def planted_model(
         model.embed.positions.weight.copy_(place)
         model.unembed.weight.copy_(COPIED / math.sqrt(config.hidden) * found)
         for layer, kinds in enumerate(plan):
-            ones = 2 + (copies and layer > 0)  # in the vector of a position, whose norm is thereby known
+            ones = 2 + (copies and layer > 0)  # in the vector of a position, whose norm is therefore known
             scale = math.sqrt(config.hidden / ones)
             attention = model.blocks[layer].attention
             width = config.hidden // h
@@ -81,7 +81,7 @@ def planted_model(
 
 
 def planted_text(rng: random.Random, length: int) -> str:
-    """Return a text of random words, sentences and lines, with the characters that planted heads look for."""
+    """Return a text of random words, sentences and lines, with the characters that planted heads attend to."""
     text = ""
     while len(text) < length:
         word = "".join(rng.choice(LOWER) for _ in range(rng.randint(1, 6)))
@@ -92,12 +92,12 @@ def planted_text(rng: random.Random, length: int) -> str:
 
 
 def planted_tokenizer() -> CharTokenizer:
-    """Return a tokenizer of the characters that `planted_text` has."""
+    """Return a tokenizer of the characters in `planted_text`."""
     return CharTokenizer.of(CHARACTERS)
 
 
 class _Features:
-    """Tables of scores over what is known of a query (rows) and of a key (columns)."""
+    """Tables of scores over the features of a query (rows) and of a key (columns)."""
 
     def __init__(self, alphabet: Alphabet, n: int, rng: random.Random) -> None:
         self.alphabet, self.n, self.rng = alphabet, n, rng
@@ -106,7 +106,7 @@ class _Features:
         self.parts = slice(0, v), slice(v, v + n), slice(v + n, self.size)
 
     def scores(self, kind: str, sharpness: float) -> Tensor:
-        """Return what is added to the score of a query and a key for each pair of their features, (size, size)."""
+        """Return the contribution of each pair of features to the score of a query and a key, (size, size)."""
         tokens, places, before = self.parts
         alphabet, table = self.alphabet, torch.zeros(self.size, self.size)
         if kind == "current" or kind == "previous" or kind.startswith("offset"):
@@ -126,7 +126,7 @@ class _Features:
             table[places, places.start] += 2 * sharpness * self.n
         elif kind == "induction":
             table[tokens, before] = sharpness * torch.eye(len(alphabet.characters))
-            table[places, places.start] = -2 * sharpness  # nothing stands before it: it has copied itself
+            table[places, places.start] = -2 * sharpness  # it has no predecessor and has copied itself
         elif kind == "random":
             shape = len(alphabet.characters), len(alphabet.characters)
             drawn = [self.rng.gauss(0, 1) for _ in range(shape[0] * shape[1])]

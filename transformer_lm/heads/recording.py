@@ -1,4 +1,4 @@
-"""The attention weights of a model, recorded while it reads.
+"""Record the attention weights of a model during a forward pass.
 
     weights = record_attention(model, tokens)["blocks.0.attention.weights"]  # (b, h, i, j)
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformer_lm.answers import sealed_while_open
 from transformer_lm.lm import evaluating
 
-ASKED = "return_attention"  # the argument by which attention hands out its weights
+ASKED = "return_attention"  # the argument with which attention returns its weights
 
 
 @sealed_while_open("attention-maps")
@@ -23,16 +23,16 @@ ASKED = "return_attention"  # the argument by which attention hands out its weig
 def record_attention(model: nn.Module, *tokens: Tensor) -> dict[str, Tensor]:
     """Return the attention weights of every layer by its name in the model, first to last, before dropout.
 
-    It takes any model whose attention has `forward(..., return_attention)`: language models, classifiers, and what you
-    write yourself. The model reads the tokens as it always does, in eval mode; each attention is then asked for the
-    weights of what it has just read. So neither the model nor what it computes changes. A model that translates takes
-    two: the source and the target.
+    It takes any model whose attention has `forward(..., return_attention)`: language models, classifiers, and your own
+    models. The model runs on the tokens as usual, in eval mode; then each attention layer is called again on the same
+    input for its weights. So neither the model nor its output changes. A translation model takes two sequences: the
+    source and the target.
 
     Shapes:
         tokens   (b, n) each
         returns  (b, h, i, j) each
 
-    Raises ValueError if nothing in the model can hand out weights.
+    Raises ValueError if no module of the model can return weights.
     """
     layers = dict(attention_layers(model))
     if not layers:
@@ -58,7 +58,7 @@ def record_attention(model: nn.Module, *tokens: Tensor) -> dict[str, Tensor]:
 
 
 def attention_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the attention of each layer with its name: the innermost modules that can return their weights."""
+    """Yield the attention layers with their names: the innermost modules that can return their weights."""
     for name, module in model.named_modules():
         inner = (child for child in module.modules() if child is not module)
         if _hands_out(module) and not any(_hands_out(child) for child in inner):

@@ -1,6 +1,6 @@
-"""Random text that repeats itself: the test that shows an induction head, and the training that makes one.
+"""Random text that repeats itself, to test for induction heads and to train them.
 
-Within a repeat no token occurs twice, so what came after a token the last time is one definite place.
+Within a repeat no token occurs twice, so an earlier token has exactly one successor.
 """
 
 from dataclasses import replace
@@ -12,9 +12,9 @@ from transformer_lm.texts.corpora import Corpus
 
 
 def repeated_tokens(vocab_size: int, b: int, n: int, generator: torch.Generator | None = None) -> Tensor:
-    """Return sequences that repeat a random string of distinct tokens, of another length in each sequence, (b, n).
+    """Return sequences that repeat a random string of distinct tokens of varying length, (b, n).
 
-    The lengths differ because a head that reads a fixed distance back would otherwise pass for one that looks.
+    The lengths differ, because otherwise a head that attends a fixed distance back would pass for an induction head.
 
     Raises ValueError if no string of three tokens fits twice.
     """
@@ -22,14 +22,14 @@ def repeated_tokens(vocab_size: int, b: int, n: int, generator: torch.Generator 
     if longest < 3:
         raise ValueError(f"vocab_size and n // 2 must be 3 or more, got {vocab_size} and {n // 2}.")
     lengths = torch.randint(max(3, longest // 2), longest + 1, (b, 1), generator=generator)
-    orders = torch.rand(b, vocab_size, generator=generator).argsort(dim=1)  # each a random order of all tokens
+    orders = torch.rand(b, vocab_size, generator=generator).argsort(dim=1)  # each row is a random order of all tokens
     return orders.gather(1, torch.arange(n) % lengths)
 
 
 def with_repeats(corpus: Corpus, share: float, n: int, seed: int = 0) -> Corpus:
-    """Return a corpus in whose training text a share of all passages of n tokens is repeated random text.
+    """Return a corpus in which a fraction of the training passages of n tokens is repeated random text.
 
-    Validation and test text stay as they are. Raises ValueError unless the share is between 0 and 1.
+    Validation and test text are unchanged. Raises ValueError unless the fraction is between 0 and 1.
     """
     if not 0 <= share < 1:
         raise ValueError(f"share must be at least 0 and below 1, got {share}.")

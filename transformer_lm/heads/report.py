@@ -1,4 +1,4 @@
-"""What the heads of a model do, as tables to print: `python -m transformer_lm heads`."""
+"""Tables of what the heads of a model do, printed by `python -m transformer_lm heads`."""
 
 from collections.abc import Mapping
 
@@ -11,9 +11,9 @@ MARK = "*"  # after a score that stands out
 
 
 def summary(measured: Measured, changes: Mapping[tuple[int, int], LossChange] | None = None) -> str:
-    """Return a line for each head: what it does, its score with the two baselines, and how it reads in general.
+    """Return a line for each head: what it does, its score with the two baselines, and general statistics.
 
-    With `changes`, also by how much the loss rises without the head.
+    With `changes`, the line also has the rise of the loss without the head.
     """
     known = measured.patterns | measured.offset_scores()
     titles = ["head", "does", "score", "chance", "null", "entropy", "distance"]

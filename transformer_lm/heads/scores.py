@@ -1,16 +1,16 @@
-"""How much each head does what a pattern says, beside two heads that know nothing: one uniform, one blind to content.
+"""How well each head follows a pattern, compared with a uniform head and a position-only baseline (null model).
 
     measured = measure_heads(model, batches, tokenizer)
     measured.patterns["word_start"].score  # (l, h)
     measured.names()  # what each head does, or None
 
 A score is the mean weight that a head puts on the keys of a pattern, over the queries that have such a key. `chance` is
-the score of a head that reads everything before it alike. `null` is the score of a head that gives to each distance
-i - j what this head gives to it on average: what position alone explains. Scores are averaged, not maps: the mean map
-of a head that reads content shows nothing of it.
+the score of a head that attends uniformly to everything before it. `null` is the score of a head that gives each
+distance i - j the weight that this head gives it on average: what position alone explains. We average scores, not maps,
+because the mean map of a head that attends to content does not show that content.
 
 Axes: l layers, h heads, b batch, n positions, i of the query, j of the key, v vocabulary, c classes of characters.
-Everything is summed up batch by batch, so memory does not grow with their number.
+Sums are updated batch by batch, so memory does not grow with the number of batches.
 """
 
 import math
@@ -30,16 +30,16 @@ from transformer_lm.heads.repeats import repeated_tokens
 from transformer_lm.shapes import ShapeError, match_axes
 from transformer_lm.texts.tokenizers import Tokenizer
 
-INDUCTION = "induction"  # measured on repeated random text: in real text, too much else looks like it
-BY_PLACE = ("current", "previous", "first")  # position is what they are about: there is no null to exceed
-# A head is named after a pattern if its score is as large, and as far above what it is compared with.
+INDUCTION = "induction"  # measured on repeated random text: in real text, other behaviour looks too similar
+BY_PLACE = ("current", "previous", "first")  # patterns of position, which need not exceed the null
+# A head is named after a pattern if its score is at least this large, and this far above its baseline.
 SCORE, EXCESS = 0.35, 0.2
 REPEATED = 64  # sequences of repeated random text
 
 
 @dataclass(frozen=True)
 class PatternScore:
-    """The scores of all heads for one pattern; nan if no query had such a key.
+    """The scores of all heads for one pattern; nan if no query has such a key.
 
     Shapes:
         score  (l, h)
@@ -52,7 +52,7 @@ class PatternScore:
     queries: int
 
     def baseline(self, by_place: bool) -> Tensor:
-        """Return what a score has to exceed, (l, h): chance, and what position explains unless that is the point."""
+        """Return what a score has to exceed, (l, h): chance and, unless the pattern is about position, the null."""
         chance = torch.full_like(self.null, self.chance)
         return chance if by_place else torch.maximum(chance, self.null)
 
@@ -60,18 +60,18 @@ class PatternScore:
 @sealed_while_open("class-mass")
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of every head.
+    """The measurements of every head.
 
     Shapes:
         profile   (l, h, n)     mean weight by the distance i - j
         mean_map  (l, h, i, j)  mean weight by position
-        pairs     (l, h, v, v)  what queries with one token give to all keys with another, on average; nan if there
-                                was no such query
-        expected  (v, v)        the same of a uniform head
-        counts    (v)           queries with each token
-        entropy   (l, h)        of the rows, as a share of that of a uniform head
-        distance  (l, h)        i - j, on average over the weights
-        largest   (l, h)        the largest weight of a row, on average
+        pairs     (l, h, v, v)  mean weight from queries with one token to all keys with another; nan if
+                                there is no such query
+        expected  (v, v)        the same for a uniform head
+        counts    (v)           number of queries with each token
+        entropy   (l, h)        mean entropy of the rows, as a fraction of a uniform head's
+        distance  (l, h)        mean of i - j, weighted by attention
+        largest   (l, h)        mean of the largest weight in each row
     """
 
     patterns: dict[str, PatternScore]
@@ -86,17 +86,17 @@ class Measured:
     alphabet: Alphabet
 
     def lift(self) -> Tensor:
-        """Return how many times as much a token gives to another as a uniform head would, (l, h, v, v)."""
+        """Return the weight from each token to each other, divided by that of a uniform head, (l, h, v, v)."""
         return self.pairs / self.expected
 
     def class_mass(self) -> Tensor:
-        """Return what queries of a class give to keys of a class, (l, h, c, c); rows sum to 1, or are nan."""
+        """Return the mean weight from queries of a class to keys of a class, (l, h, c, c); rows sum to 1 or are nan."""
         member = F.one_hot(self.alphabet.classes, len(CLASSES)).to(self.pairs)  # (v, c)
         given = member.T @ (self.pairs.nan_to_num() * self.counts[:, None]) @ member
         return given / (member.T @ self.counts)[:, None]  # 0 / 0 where a class has no query
 
     def key_mass(self) -> Tensor:
-        """Return what keys of each class receive from all queries, (l, h, c); sums to 1."""
+        """Return the mean weight that keys of each class receive from all queries, (l, h, c); it sums to 1."""
         member = F.one_hot(self.alphabet.classes, len(CLASSES)).to(self.pairs)
         return (self.pairs.nan_to_num() * self.counts[:, None]).sum(dim=2) @ member / self.counts.sum()
 
@@ -114,8 +114,8 @@ class Measured:
     def names(self) -> list[list[str | None]]:
         """Return what each head does, layer by layer: the pattern that stands out most, or None if none does.
 
-        A pattern stands out if its score is at least 0.35 and exceeds its baseline by at least 0.2: chance, and, unless
-        the pattern is a place, what position explains. The one that exceeds it most gives the name.
+        A pattern stands out if its score is at least 0.35 and exceeds its baseline by at least 0.2. The baseline is
+        chance and, unless the pattern is about position, the null. The pattern with the largest excess gives the name.
         """
         candidates = self.patterns | self.offset_scores()
         excesses = torch.stack([self._excess(name, found) for name, found in candidates.items()], dim=-1)
@@ -126,13 +126,13 @@ class Measured:
         ]
 
     def _excess(self, name: str, found: PatternScore) -> Tensor:
-        """Return by how much the score of each head exceeds its baseline, 0 if the score is too small, (l, h)."""
+        """Return by how much the score of each head exceeds its baseline, or 0 if the score is too small, (l, h)."""
         baseline = found.baseline(is_about_place(name))
         return torch.where(found.score >= SCORE, found.score - baseline, 0.0)
 
 
 def is_about_place(name: str) -> bool:
-    """Return whether a pattern is a place or a distance, for which there is no null to exceed."""
+    """Return whether a pattern is a position or a distance, which need not exceed the null."""
     return name in BY_PLACE or name.startswith("offset")
 
 
@@ -140,14 +140,14 @@ def is_about_place(name: str) -> bool:
 def measure_heads(
     model: nn.Module, batches: Iterable[Tensor], tokenizer: Tokenizer, seed: int = 0, progress: bool = True
 ) -> Measured:
-    """Return what every head of a language model does, measured on batches of text, all of one length n.
+    """Measure what every head of a language model does on batches of text, all of the same length n.
 
     Induction is measured on repeated random text of the same length.
 
     Shapes:
         batches  (b, n) each
 
-    Raises ValueError if there is no batch, ShapeError if two have other lengths.
+    Raises ValueError if there are no batches, ShapeError if their lengths differ.
     """
     alphabet = Alphabet.of(tokenizer)
     text = HeadSums(alphabet, {name: pattern for name, pattern in PATTERNS.items() if name != INDUCTION})
@@ -167,7 +167,7 @@ def measure_heads(
 
 @sealed_while_open("offset-profile")
 class HeadSums:
-    """Sums over the attention of many texts of one length, from which `measured` makes means."""
+    """Sums over the attention on many texts of one length, which `measured` turns into means."""
 
     def __init__(self, alphabet: Alphabet, patterns: Mapping[str, Pattern]) -> None:
         self.alphabet = alphabet
@@ -176,7 +176,7 @@ class HeadSums:
         self._sums: dict[str, Tensor] = {}
 
     def add(self, recording: Mapping[str, Tensor], tokens: Tensor) -> None:
-        """Add what the heads of every layer do with a batch of texts.
+        """Add the attention of every layer on a batch of texts.
 
         Shapes:
             recording  (b, h, i, j) each
@@ -194,7 +194,7 @@ class HeadSums:
         back = (places[:, None] - places).clamp(min=0)  # (i, j)
         uniform = torch.ones(n, n).double().tril() / (places[:, None] + 1)
         total = weights.sum(dim=1)  # (l, h, i, j)
-        # The mean of -w ln w over the rows, each as a share of ln(i + 1); the first row has no choice.
+        # The mean entropy of the rows, each divided by its maximum ln(i + 1); the first row has only one key.
         entropy = torch.special.entr(weights).sum(dim=-1)[..., 1:] / (places[1:] + 1).log()  # (l, b, h, n - 1)
         has_token = F.one_hot(tokens, len(self.alphabet.characters)).double()  # (b, n, v)
         self._add("map", total)
@@ -234,7 +234,7 @@ class HeadSums:
 
 @sealed_while_open("pattern-score")
 class _PatternSums:
-    """What one pattern gets from every head, and where its keys are."""
+    """Sums for one pattern: the weight that every head gives it, and where its keys are."""
 
     def __init__(self, pattern: Callable) -> None:
         self.pattern = pattern
@@ -252,7 +252,7 @@ class _PatternSums:
         self._queries += int(mask.any(dim=-1).sum())
 
     def scored(self, profile: Tensor) -> PatternScore:
-        """Return the scores, given what each head gives to each distance, (l, h, n)."""
+        """Return the scores, given the mean weight of each head at each distance, (l, h, n)."""
         if not self._queries:
             nothing = torch.full(profile.shape[:2], math.nan, dtype=torch.double)
             return PatternScore(nothing, math.nan, nothing, 0)
@@ -264,7 +264,7 @@ class _PatternSums:
 
 @sealed_while_open("position-null")
 def by_distance(profile: Tensor) -> Tensor:
-    """Return the weights of a head that gives to each distance what a profile says, its rows made to sum to 1.
+    """Return the weights of a head that follows a profile by distance, with rows normalised to sum to 1.
 
     Shapes:
         profile  (..., n)
@@ -278,10 +278,10 @@ def by_distance(profile: Tensor) -> Tensor:
 
 
 def rollout(recording: Mapping[str, Tensor]) -> Tensor:
-    """Return how much of each position reaches each other one through all layers, if heads count alike, (b, i, j).
+    """Return how much of each position reaches each other one through all layers, averaging heads, (b, i, j).
 
-    A layer passes on half of what a position is, and half of what its heads read on average.
-    Abnar and Zuidema, Quantifying Attention Flow in Transformers, 2020, arXiv:2005.00928.
+    In each layer, half comes from the residual connection and half from the average of the heads. Abnar and Zuidema,
+    Quantifying Attention Flow in Transformers, 2020, arXiv:2005.00928.
     """
     flow = None
     for weights in recording.values():

@@ -1,4 +1,4 @@
-"""Pictures for notebooks, which everybody can read: weights, heads, training, results."""
+"""Accessible figures for notebooks: weights, heads, training, results."""
 
 from transformer_lm.lazily import exported
 

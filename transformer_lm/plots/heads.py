@@ -1,4 +1,4 @@
-"""What was measured of heads as pictures: by distance, by class of characters, by pattern, and during training.
+"""Figures of measured heads: by distance, by class of characters, by pattern, and during training.
 
 Axes: l layers, h heads, n distances, c classes of characters, s steps of training.
 """
@@ -35,7 +35,7 @@ def plot_profile(profile: Tensor, ax: Axes | None = None) -> Axes:
     Shapes:
         profile  (h, n)  mean weight by the distance i - j
 
-    Raises ValueError if the profile has other axes or holds what is no share.
+    Raises ValueError if the profile has other axes or a value outside [0, 1].
     """
     match_axes(profile=(profile, "h n"))
     shares = _between_0_and_1("profile", profile)
@@ -47,19 +47,19 @@ def plot_profile(profile: Tensor, ax: Axes | None = None) -> Axes:
     for head, by_distance in enumerate(shares):
         ax.plot(by_distance, label=f"head {head}", marker=".", markersize=4, clip_on=False)
     ax.set(xlabel="how far back: i - j", ylabel="mean weight", ylim=(0, 1))
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))  # there is no half a position
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))  # there are no half positions
     ax.legend()
     return ax
 
 
 def plot_mass(mass: Tensor, classes: Sequence[str], ax: Axes | None = None) -> Axes:
-    """Draw what queries of each class give to keys of each class; a class without queries is hatched.
+    """Draw the mean weight from queries of each class to keys of each class; a class without queries is hatched.
 
     Shapes:
         mass     (c, c)  of one head; rows are queries and sum to 1; nan or 0 for a class without queries
         classes  c names
 
-    Raises ValueError if the mass does not fit the classes, or a row is neither of the two.
+    Raises ValueError if the mass does not fit the classes, or a row neither sums to 1 nor is nan or 0.
     """
     given = match_axes(mass=(mass, "queries keys"))
     if given != {"queries": len(classes), "keys": len(classes)}:
@@ -86,18 +86,17 @@ def plot_scores(
 ) -> Figure:
     """Draw how much each head follows each pattern: a row for each head, a column for each pattern.
 
-    A cell holds the score and, below it, what it must be compared with: what a uniform head gets by chance, and the
-    null, what position alone explains. A frame says that the score is large enough, and far enough above both, to
-    count: see `Measured.names`. A pattern that is about place may be left out of `null`. A cell is hatched if no query
-    had such a key.
+    A cell holds the score and, below it, its two baselines: chance, the score of a uniform head, and the null, the
+    score that position alone explains. A frame marks a score that is large enough, and far enough above both, to count:
+    see `Measured.names`. A pattern of position may be left out of `null`. A cell is hatched if no query has such a key.
 
     Shapes:
-        scores  name of a pattern to (l, h), from 0 to 1, nan if no query had such a key
+        scores  name of a pattern to (l, h), from 0 to 1, nan if no query has such a key
         chance  name of a pattern to a number
         null    name of a pattern to (l, h)
-        heads   l * h labels from top to bottom; "0.1" for head 1 of layer 0 and so on without
+        heads   l * h labels from top to bottom; default: "0.1" for head 1 of layer 0 and so on
 
-    Raises ValueError if scores are no shares, or anything else does not fit them.
+    Raises ValueError if scores are outside [0, 1], or anything else does not fit them.
     """
     shares = _score_table(scores, chance, null)  # (l, h, patterns)
     layers_and_heads = list(np.ndindex(shares.shape[:2]))
@@ -128,16 +127,16 @@ def plot_training(
 ) -> Figure:
     """Draw the losses during training and, below them, a strip for each head that shows when its score rises.
 
-    A cell of a strip lies around its step, and meets its neighbours halfway.
+    A cell of a strip is centred on its step, and meets its neighbours halfway.
 
     Shapes:
         steps   s numbers, each larger than the one before
         scores  (s, h)  from 0 to 1, nan (hatched) where there is none
         losses  name of a line to s numbers
-        heads   h labels from top to bottom; "head 0" and so on without
+        heads   h labels from top to bottom; default: "head 0" and so on
 
-    Raises ValueError if there are fewer than two steps, steps out of order, scores that are no shares, or what does
-    not fit them.
+    Raises ValueError for fewer than two steps, steps out of order, scores outside [0, 1], or anything that does not fit
+    them.
     """
     sizes = match_axes(scores=(scores, "s h"))
     if not losses:
@@ -162,7 +161,7 @@ def plot_training(
     upper.set_ylabel("loss")
     upper.legend()
     hatch_all(lower)
-    # As in a heatmap, the first head is on top.
+    # As in a heatmap, the first head is at the top.
     lower.set(ylim=(len(heads) - 0.5, -0.5), xlabel="steps of training", ylabel="head")
     lower.set_yticks(range(len(heads)), heads, parse_math=False)
     rows = np.arange(len(heads) + 1) - 0.5
@@ -172,10 +171,10 @@ def plot_training(
 
 
 def _between_0_and_1(name: str, values: Tensor) -> np.ma.MaskedArray:
-    """Return values as they will be drawn, nan masked, refused if one is no share."""
+    """Return values ready to draw, with nan masked; refuse a value outside [0, 1]."""
     numbers = values.detach().cpu().double().numpy()
     shares = np.ma.masked_where(np.isnan(numbers), numbers)
-    outside = shares[(shares < -1e-6) | (shares > 1 + 1e-6)].compressed()  # rounding is no mistake
+    outside = shares[(shares < -1e-6) | (shares > 1 + 1e-6)].compressed()  # rounding errors are allowed
     if outside.size:
         raise ValueError(f"{name} must be between 0 and 1, got {outside[0]:.3g}.")
     return shares
@@ -184,7 +183,7 @@ def _between_0_and_1(name: str, values: Tensor) -> np.ma.MaskedArray:
 def _score_table(
     scores: Mapping[str, Tensor], chance: Mapping[str, float], null: Mapping[str, Tensor]
 ) -> np.ma.MaskedArray:
-    """Return all scores as they will be drawn, (l, h, patterns), refused if they or their baselines do not fit."""
+    """Return all scores ready to draw, (l, h, patterns); refuse scores or baselines that do not fit."""
     if not scores:
         raise ValueError("scores must hold at least one pattern, got none.")
     for what, odd in (("chance", chance.keys() ^ scores.keys()), ("null", null.keys() - scores.keys())):
@@ -212,7 +211,7 @@ def _write_score(ax: Axes, place: tuple[int, int], score: float, chance: float, 
 
 
 def _edges(steps: Sequence[int]) -> np.ndarray:
-    """Return the borders of cells around steps: halfway between neighbours, as far outside at both ends."""
+    """Return the borders of cells around steps: halfway between neighbours, and symmetric at both ends."""
     middles = (np.array(steps[1:]) + np.array(steps[:-1])) / 2
     return np.array([2 * steps[0] - middles[0], *middles, 2 * steps[-1] - middles[-1]])
 
@@ -222,7 +221,7 @@ def save_pictures(
 ) -> list[Path]:
     """Write pictures of one text and of all scores into a folder; return their paths.
 
-    `recording` holds the attention of the text whose characters are given.
+    `recording` holds the attention on the text with the given characters.
     """
     folder.mkdir(parents=True, exist_ok=True)
     places = torch.arange(len(characters))

@@ -1,4 +1,4 @@
-"""Attention weights as a picture: a row for each query, a column for each key, dark for 0, bright for 1."""
+"""Heatmaps of attention weights: a row for each query, a column for each key, dark for 0, bright for 1."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -25,15 +25,15 @@ def plot_weights(
     visible: Tensor | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw attention weights on one scale from 0 to 1; what is not visible is hatched, not drawn as 0.
+    """Draw attention weights on one scale from 0 to 1; invisible keys are hatched, not drawn as 0.
 
     Shapes:
         weights  (i, j)  rows sum to 1
-        visible  (i, j)  True where query i may read key j
+        visible  (i, j)  True where query i may attend to key j
         queries  i labels, from top to bottom
-        keys     j labels, from left to right; the queries' labels without
+        keys     j labels, from left to right; default: the queries' labels
 
-    Raises ValueError if the weights are no weights, labels or `visible` do not fit them, or what is hidden has weight.
+    Raises ValueError if the weights are invalid, labels or `visible` do not fit them, or a hidden key has weight.
     """
     keys = queries if keys is None else keys
     shares = checked_shares(weights, queries, keys, visible)
@@ -58,13 +58,13 @@ def plot_heads(
 
     Shapes:
         weights  (h, i, j)  rows sum to 1
-        visible  (i, j)     True where query i may read key j, in every head
+        visible  (i, j)     True where query i may attend to key j, in every head
         queries  i labels, from top to bottom
-        keys     j labels, from left to right; the queries' labels without
-        names    h titles; "head 0" and so on without
-        axes     h places to draw in; a figure of its own without
+        keys     j labels, from left to right; default: the queries' labels
+        names    h titles; default: "head 0" and so on
+        axes     h axes to draw in; default: a new figure
 
-    Raises ValueError if the weights are no weights, anything else does not fit them, or what is hidden has weight.
+    Raises ValueError if the weights are invalid, anything else does not fit them, or a hidden key has weight.
     """
     keys = queries if keys is None else keys
     if weights.dim() != 3 or not len(weights):
@@ -100,17 +100,17 @@ def plot_layers(
 ) -> Figure:
     """Draw all heads of all layers small, a row for each layer, all on one scale from 0 to 1, and return their figure.
 
-    Up to 16 positions have their labels; of more, only the first and the last are numbered. Where a panel has more
+    Up to 16 positions are labelled; if there are more, only the first and the last are numbered. Where a panel has more
     positions than pixels, neighbours blend, and a line looks paler than in `plot_weights`.
 
     Shapes:
         recording  name of a layer to (b, h, i, j), rows sum to 1, as `record_attention` returns it
-        visible    (i, j)  True where query i may read key j, in every head
+        visible    (i, j)  True where query i may attend to key j, in every head
         queries    i labels, from top to bottom
-        keys       j labels, from left to right; the queries' labels without
+        keys       j labels, from left to right; default: the queries' labels
         row        which of the b texts is drawn
 
-    Raises ValueError if the weights are no weights, anything else does not fit them, or what is hidden has weight.
+    Raises ValueError if the weights are invalid, anything else does not fit them, or a hidden key has weight.
     """
     keys = queries if keys is None else keys
     if not recording:
@@ -154,7 +154,7 @@ def plot_layers(
 def checked_shares(
     weights: Tensor, queries: Sequence[str], keys: Sequence[str], visible: Tensor | None
 ) -> np.ma.MaskedArray:
-    """Return the weights of one head as they will be drawn, refused if they are none."""
+    """Return the weights of one head ready to draw; refuse anything that is not attention weights."""
     shares = np.ma.masked_array(weights.detach().cpu().double().numpy())
     if shares.shape != (len(queries), len(keys)):
         raise ValueError(
@@ -162,19 +162,19 @@ def checked_shares(
             f"got {shares.shape}."
         )
     sums = shares.sum(axis=1)
-    if (shares < 0).any() or not np.allclose(sums, 1, atol=0.02):  # bfloat16 is as coarse as that
+    if (shares < 0).any() or not np.allclose(sums, 1, atol=0.02):  # bfloat16 is that coarse
         raise ValueError(f"weights must be at least 0 and sum to 1 in each row, got sums {sums.round(3)}.")
     if visible is not None:
         match_axes(weights=(weights, "i j"), visible=(visible, "i j"))
         hidden = ~visible.cpu().numpy()
-        if shares[hidden].any():  # hatching would cover up that something leaks
+        if shares[hidden].any():  # hatching would hide a leak
             raise ValueError(f"weights must be 0 where visible is False, got up to {shares[hidden].max():.3g}.")
         shares.mask = hidden
     return shares
 
 
 def draw_labelled(shares: np.ma.MaskedArray, queries: Sequence[str], keys: Sequence[str], ax: Axes) -> AxesImage:
-    """Draw one head with its labels in `ax` and return the image, from which a colour bar can be made."""
+    """Draw one head with its labels in `ax` and return the image, which a colour bar needs."""
     image = draw_cells(shares, ax)
     width, height = 72 * ax.figure.get_size_inches() * ax.get_position().size
     points = min(width / len(keys), height / len(queries))  # of a cell, which is square
@@ -192,13 +192,13 @@ def draw_cells(shares: np.ma.MaskedArray, ax: Axes) -> AxesImage:
 
 
 def hatch_all(ax: Axes) -> None:
-    """Hatch what will not be drawn over."""
+    """Hatch the background, which shows wherever no cell is drawn."""
     ax.set_facecolor("white")
     ax.patch.set(hatch="////", edgecolor="lightgrey")
 
 
 def _write_labels(axis: Axis, labels: Sequence[str], points: float) -> None:
-    """Write a label at each position, or the number of every 16th position if that would be too small to read."""
+    """Write a label at each position, or the number of every 16th position if labels would be too small."""
     size = min(0.8 * points, LARGEST_TEXT)
     if size < SMALLEST_TEXT:
         axis.set_ticks(range(0, len(labels), 16))
@@ -210,12 +210,12 @@ def _write_labels(axis: Axis, labels: Sequence[str], points: float) -> None:
 
 
 def _mark_ends(axis: Axis, count: int) -> None:
-    """Write the numbers of the first and the last of `count` positions, without reaching over the ends."""
+    """Write the numbers of the first and the last of `count` positions, within the ends of the axis."""
     ends = sorted({0, count - 1})
     axis.set_ticks(ends, ends, fontsize=8)
     sides = {"ha": ("left", "right")} if axis.axis_name == "x" else {"va": ("top", "bottom")}
     for name, values in sides.items():
-        for label, value in zip(axis.get_ticklabels(), values, strict=False):  # one end if there is one position
+        for label, value in zip(axis.get_ticklabels(), values, strict=False):  # a single end if there is one position
             label.set(**{name: value})
 
 
@@ -224,7 +224,7 @@ def _has_room_for_numbers(shares: np.ndarray) -> bool:
 
 
 def write_numbers(shares: np.ma.MaskedArray, ax: Axes, size: float) -> None:
-    """Write each weight into its cell if there are few enough to be read."""
+    """Write each weight into its cell if the cells are few enough for readable numbers."""
     if not _has_room_for_numbers(shares):
         return
     for i, j in np.argwhere(~np.ma.getmaskarray(shares)):
@@ -237,7 +237,7 @@ def _are_characters(labels: Sequence[str]) -> bool:
 
 
 def layer_name(name: str) -> str:
-    """Return what stands beside a layer: `layer 0` for `blocks.0.attention.weights`, else the name itself."""
+    """Return the label of a layer: `layer 0` for `blocks.0.attention.weights`, else the name itself."""
     block = re.fullmatch(r"blocks\.(\d+)\.attention\.weights", name)
     return f"layer {block[1]}" if block else name
 

@@ -1,4 +1,4 @@
-"""Figures in a notebook that everybody can read: an image with a text for those who cannot see it."""
+"""Accessible figures in a notebook: each image has an alt text."""
 
 import base64
 import html
@@ -10,14 +10,15 @@ from matplotlib.figure import Figure
 
 
 def show(figure: Figure, alt: str) -> None:
-    """Display a figure with `alt`, what it shows in words, and close it."""
+    """Display a figure with the alt text `alt`, which describes it in words, and close it."""
     display(picture(figure, alt), raw=True)
 
 
 def picture(figure: Figure, alt: str) -> dict[str, str]:
-    """Return a figure with its alt text as Jupyter takes what it displays, by kind, and close it.
+    """Return a figure with its alt text as Jupyter's MIME bundle, and close it.
 
-    Jupyter drops the alt text of a plain image, so the page gets HTML; what cannot show HTML gets the image.
+    Jupyter drops the alt text of a plain image, so the notebook gets HTML; a viewer that cannot show HTML gets the
+    image.
     """
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=100, bbox_inches="tight", metadata={"Software": None})

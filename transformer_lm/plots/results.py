@@ -1,4 +1,4 @@
-"""Results of experiments: tables that say how far seeds differ, pictures of tables, and curves of training."""
+"""Results of experiments: figures of result tables, and training curves."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ from transformer_lm.training.result_tables import ResultsTable
 def plot_results(tables: Sequence[ResultsTable], lowest: float = 0.5) -> Figure:
     """Draw tables side by side, dark for accuracies of `lowest` or less, bright for 1, and return their figure.
 
-    Raises ValueError if there is no table, or one without results.
+    Raises ValueError if there are no tables, or a table has no results.
     """
     _check_filled("tables", [table.rows for table in tables])
     size = (1.5 + sum(1 + 1.1 * len(table.columns) for table in tables), 1.3 + 0.6 * max(len(t.rows) for t in tables))
@@ -29,11 +29,11 @@ def plot_results(tables: Sequence[ResultsTable], lowest: float = 0.5) -> Figure:
         ax.set_ylabel(table.axes[0])
         ax.set_xlabel(table.axes[1])
         for (i, j), mean in np.ndenumerate(means):
-            # On this map black is easier to read than white from a little below the middle.
+            # On this colour map, black is easier to read than white from a little below the middle.
             colour = "black" if mean > lowest + 0.47 * (1 - lowest) else "white"
             text = table.cell(table.rows[i], table.columns[j]).replace(" ", "\n")
             ax.text(j, i, text, ha="center", va="center", color=colour, fontsize=9)
-    pointed = "min" if lowest > 0 else "neither"  # what is below has the colour of the lowest
+    pointed = "min" if lowest > 0 else "neither"  # lower values have the colour of the lowest
     figure.colorbar(image, ax=list(grid[0]), label="accuracy", extend=pointed, fraction=0.046)
     return figure
 
@@ -43,7 +43,7 @@ def plot_curves(histories: Mapping[str, History]) -> Figure:
 
     Training is dashed, validation solid; a dot marks the epoch whose weights were kept.
 
-    Raises ValueError if there is no history, or one without an epoch.
+    Raises ValueError if there are no histories, or a history has no epoch.
     """
     _check_filled("histories", [history.val_loss for history in histories.values()])
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
@@ -64,7 +64,7 @@ def plot_curves(histories: Mapping[str, History]) -> Figure:
 
 
 def _check_filled(what: str, results: Sequence[Sequence]) -> None:
-    """Raise ValueError, before anything is drawn, if there is nothing to draw."""
+    """Raise ValueError, before anything is drawn, if any result is missing."""
     if not results or not all(results):
         empty = f"nothing in number {[bool(inside) for inside in results].index(False)}" if results else "none"
         raise ValueError(f"{what} must be at least one, each with results, got {empty}.")

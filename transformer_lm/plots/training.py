@@ -1,4 +1,4 @@
-"""Curves of a training run: drawn once, or in a notebook while it goes on."""
+"""Curves of a training run, drawn once or updated in a notebook during training."""
 
 from transformer_lm.modeling_lm import TransformerLM
 from transformer_lm.training.callbacks import has_news
@@ -6,17 +6,17 @@ from transformer_lm.training.loop import History
 
 
 class LiveCurves:
-    """Draws loss, gradient norm and learning rate in a notebook, and draws them anew as training goes on."""
+    """Draws loss, gradient norm and learning rate in a notebook, and redraws them during training."""
 
     def __init__(self, every: int = 20) -> None:
         self.every = every
         self._handle = None
 
     def __call__(self, model: TransformerLM, history: History) -> None:
-        """Draw what is known so far, if it is time or validation has news; it has some at the end of a run."""
+        """Draw the curves so far, if they are due or there is a new validation loss, as at the end of a run."""
         if history.step % self.every and not has_news(history):
             return
-        from IPython.display import display  # only where something is drawn
+        from IPython.display import display  # only needed for drawing
 
         from transformer_lm.plots.pictures import picture
 

@@ -1,4 +1,4 @@
-"""Translations that come out exactly right, by the length of the source: a figure and a table."""
+"""Exact translations by the length of the source, as a figure and a table."""
 
 from collections.abc import Sequence
 
@@ -7,15 +7,15 @@ from matplotlib.figure import Figure
 
 from transformer_lm.training.result_tables import ResultsTable
 
-# Each can be told from the others with any eyes, and from the grey bars.
+# Each can be distinguished from the others and the grey bars with any colour vision.
 COLOURS = ("#006ba4", "#ff800e", "#5f9ed1", "#c85200", "black")
 
 
 def plot_by_length(results: dict, models: Sequence[str]) -> Figure:
-    """Draw the share of exact translations by the length of the source, for some of the models in the results.
+    """Draw the fraction of exact translations by the length of the source, for some models in the results.
 
-    `results` is what bench/translation.py writes. A line is the mean over the seeds, a band goes from the worst to the
-    best; grey bars say which share of the training sentences has that length.
+    `results` is the output of bench/translation.py. A line is the mean over the seeds, and a band ranges from the worst
+    to the best; grey bars show the fraction of the training sentences with that length.
 
     Raises ValueError for a model that is not in the results.
     """
@@ -39,7 +39,7 @@ def plot_by_length(results: dict, models: Sequence[str]) -> Figure:
 
 
 def table_by_length(results: dict) -> ResultsTable:
-    """Return a table of the share of exact translations, a row for each model, over all lengths and by length."""
+    """Return a table of the fraction of exact translations, a row for each model, over all lengths and by length."""
     table = ResultsTable("exact", "model", "words in the source")
     for name, runs in results["models"].items():
         table.add(name, "all", [run["exact"] for run in runs])

@@ -1,8 +1,8 @@
-"""An attention viewer that lives in a notebook: choose a head, point at a character, compare two heads.
+"""An interactive attention viewer for notebooks: choose a head, point at a character, compare two heads.
 
-It is one piece of HTML: a picture of all heads, the weights, and the script `viewer.js`, which puts the viewer in the
-picture's place. It needs no kernel and asks no other host for anything. Where scripts do not run (a notebook that is
-not trusted, a code-hosting site), the picture stays.
+It is one piece of HTML: a picture of all heads, the weights, and the script `viewer.js`, which replaces the picture
+by the viewer. It needs no kernel and no network. Where scripts do not run (an untrusted notebook, a code-hosting
+site), the picture stays.
 
 Axes: b batch, h heads, i of the query, j of the key.
 """
@@ -44,18 +44,18 @@ def viewer(
     visible: Tensor | None = None,
     row: int = 0,
 ) -> dict[str, str]:
-    """Return the viewer as Jupyter takes what it displays, by kind: HTML, and its picture for what cannot show HTML.
+    """Return the viewer as Jupyter's MIME bundle: HTML, and a picture for viewers that cannot show HTML.
 
     The weights are kept in steps of 1/255, which is enough for whole percents.
 
     Shapes:
         recording  name of a layer to (b, h, i, j), rows sum to 1, as `record_attention` returns it
-        visible    (i, j)  True where query i may read key j, in every head
+        visible    (i, j)  True where query i may attend to key j, in every head
         queries    i labels, one for each character
-        keys       j labels; the queries' labels, of the same text, without
+        keys       j labels; default: the queries' labels, of the same text
         row        which of the b texts is shown
 
-    Raises ValueError if the weights are no weights, anything else does not fit them, or what is hidden has weight.
+    Raises ValueError if the weights are invalid, anything else does not fit them, or a hidden key has weight.
     """
     figure = plot_layers(recording, queries, keys, visible, row)  # refuses what does not fit
     one_text = keys is None
@@ -98,5 +98,5 @@ def _packed(weights: Tensor, visible: Tensor) -> str:
 
 
 def _inside_script(data: dict) -> str:
-    """Return data as JSON that cannot end the script element it stands in, whatever its labels are."""
+    """Return data as JSON that cannot end its script element, whatever the labels are."""
     return json.dumps(data).replace("<", "\\u003c")

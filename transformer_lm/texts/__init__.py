@@ -1,4 +1,4 @@
-"""What models read: corpora and where they come from, tokenizers, pairs of sentences, batches."""
+"""The data of models: corpora and their sources, tokenizers, pairs of sentences, batches."""
 
 from transformer_lm.lazily import exported
 

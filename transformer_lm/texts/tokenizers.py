@@ -1,10 +1,10 @@
-"""Text as token indices and back: one token per character, or one per byte.
+"""Tokenizers for language models: one token per character, or one per byte.
 
     tokenizer = CharTokenizer.of("to be or not to be")
     tokenizer.decode(tokenizer.encode("not to be")) == "not to be"
 
-Both kinds have the same methods. What `save` writes, `load_tokenizer` reads: a table in plain JSON. There are two more
-kinds for translation, of words and of pieces of words, in `word_tokenizers.py`.
+Both kinds have the same methods. `load_tokenizer` reads what `save` writes, a table in plain JSON. There are two more
+kinds for translation, of words and of subwords, in `word_tokenizers.py`.
 """
 
 import codecs
@@ -26,24 +26,24 @@ from transformer_lm.files import write_whole
 
 GLYPHS = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})
 
-REPLACEMENT = "\ufffd"  # what stands for what can't be shown, here as everywhere in Unicode
-NAMED = 5  # unknown characters that an error names
+REPLACEMENT = "\ufffd"  # Unicode's replacement for anything that cannot be shown
+NAMED = 5  # unknown characters that an error message names
 
 
 class BaseTokenizer:
-    """What all kinds share."""
+    """The base of all kinds of tokenizers."""
 
     kind: str
     vocab_size: int
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the table to a file, which is complete or as it was before."""
+        """Write the table to a file, which is either complete or unchanged."""
         write_whole(path, json.dumps(self.as_table(), ensure_ascii=False) + "\n")
 
     def _indices(self, tokens: Iterable[int] | Tensor) -> list[int]:
         """Return tokens as integers.
 
-        Raises ValueError if they are not one row or one of them is not in the vocabulary.
+        Raises ValueError if they are not one sequence, or if one of them is not in the vocabulary.
         """
         if isinstance(tokens, Tensor):
             if tokens.dim() != 1:
@@ -59,11 +59,12 @@ class BaseTokenizer:
 class CharTokenizer(BaseTokenizer):
     """One token per character: the index of the character in `characters`.
 
-    A text may only have characters of the vocabulary, unless `unknown` is True. Then one more token, the last, stands
-    for all others, and is decoded as U+FFFD. Corpora have tokenizers without it: each of their characters is known, so
-    a model would never see that token in training. A prompt with a character that the corpus does not have is refused.
+    A text may only have characters of the vocabulary, unless `unknown` is True. Then one more token, the last,
+    represents all others, and is decoded as U+FFFD. The tokenizers of corpora do not have it: every character of a
+    corpus is known, so a model would never see that token in training. A prompt with a character that is not in the
+    corpus is refused.
 
-    Raises ValueError if there is no character or one of them occurs twice.
+    Raises ValueError if there are no characters, or one of them occurs twice.
     """
 
     characters: str
@@ -96,7 +97,7 @@ class CharTokenizer(BaseTokenizer):
     def encode(self, text: str) -> list[int]:
         """Return the token of each character.
 
-        Raises ValueError for characters that are not in the vocabulary, if there is no token for unknown ones.
+        Raises ValueError for characters that are not in the vocabulary, unless there is a token for unknown ones.
         """
         if self.unknown:
             return [self._tokens.get(character, len(self.characters)) for character in text]
@@ -115,18 +116,18 @@ class CharTokenizer(BaseTokenizer):
         return "".join(shown[token] for token in self._indices(tokens))
 
     def decoder(self) -> Callable[[int], str]:
-        """Return a function that takes one token after another and returns the text that each adds."""
+        """Return a function that takes one token at a time and returns the text that it adds."""
         return lambda token: self.decode([token])
 
     def as_table(self) -> dict:
-        """Return what is saved."""
+        """Return the tokenizer as a table, to be saved."""
         return {"kind": self.kind, "characters": self.characters, "unknown": self.unknown}
 
     @classmethod
     def from_table(cls, table: dict) -> "CharTokenizer":
         """Return the tokenizer of a table.
 
-        Raises ValueError if `as_table` can't have made it.
+        Raises ValueError if the table cannot come from `as_table`.
         """
         check_entries(table, cls.kind, {"characters", "unknown"})
         return cls(table["characters"], table["unknown"])
@@ -144,36 +145,36 @@ class ByteTokenizer(BaseTokenizer):
         return list(text.encode("utf-8"))
 
     def decode(self, tokens: Iterable[int] | Tensor) -> str:
-        """Return the text of bytes, with U+FFFD for those that are no valid UTF-8.
+        """Return the text of bytes, with U+FFFD for those that are not valid UTF-8.
 
-        Raises ValueError for an index that is no byte.
+        Raises ValueError for an index that is not a byte.
         """
         return bytes(self._indices(tokens)).decode("utf-8", errors="replace")
 
     def decoder(self) -> Callable[[int], str]:
-        """Return a function that takes one token after another and returns the text that each adds.
+        """Return a function that takes one token at a time and returns the text that it adds.
 
-        That is nothing while a character is incomplete; a byte that shows that it never will be adds a U+FFFD.
+        The text is empty while a character is incomplete; a byte after which it cannot be completed adds a U+FFFD.
         """
         incremental = codecs.getincrementaldecoder("utf-8")(errors="replace")
         return lambda token: incremental.decode(bytes(self._indices([token])))
 
     def as_table(self) -> dict:
-        """Return what is saved."""
+        """Return the tokenizer as a table, to be saved."""
         return {"kind": self.kind}
 
     @classmethod
     def from_table(cls, table: dict) -> "ByteTokenizer":
         """Return the tokenizer of a table.
 
-        Raises ValueError if `as_table` can't have made it.
+        Raises ValueError if the table cannot come from `as_table`.
         """
         check_entries(table, cls.kind, set())
         return cls()
 
 
 Tokenizer = CharTokenizer | ByteTokenizer
-# The class of each kind, and its module: that of words and byte pairs imports this one.
+# The class of each kind, and its module. The module of words and byte pairs imports this one.
 KINDS = {
     "characters": (__name__, "CharTokenizer"),
     "bytes": (__name__, "ByteTokenizer"),
@@ -184,9 +185,9 @@ KINDS = {
 
 
 def tokenizer_from_table(table: dict) -> Tokenizer:
-    """Return the tokenizer of a table, of whichever kind.
+    """Return the tokenizer of a table, of any kind.
 
-    Raises ValueError if `as_table` of no kind can have made it.
+    Raises ValueError if the table cannot come from `as_table` of any kind.
     """
     kind = table.get("kind") if isinstance(table, dict) else None
     if not isinstance(kind, str) or kind not in KINDS:
@@ -196,25 +197,25 @@ def tokenizer_from_table(table: dict) -> Tokenizer:
 
 
 def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
-    """Return the tokenizer that a file holds.
+    """Return the tokenizer saved in a file.
 
-    Raises FileNotFoundError if there is no file, ValueError that names it if it is damaged.
+    Raises FileNotFoundError if the file does not exist, ValueError, which names the file, if it is damaged.
     """
     try:
         return tokenizer_from_table(json.loads(Path(path).read_text(encoding="utf-8")))
-    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or no tokenizer
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or not a tokenizer
         raise ValueError(f"{path} must hold a tokenizer: {error}") from None
 
 
 def right_to_left(text: str) -> bool:
-    """Return whether most letters of a text are written from right to left, like those of Hebrew and Arabic."""
+    """Return whether most letters of a text are written from right to left, as in Hebrew and Arabic."""
     directions = [unicodedata.bidirectional(character) for character in text if character.isalpha()]
     leftward = sum(direction in ("R", "AL") for direction in directions)
     return leftward > len(directions) / 2
 
 
 class ShownText:
-    """A text that a notebook shows as it is: nothing in it is taken for HTML, its lines and its direction are kept."""
+    """A text that a notebook shows as it is: HTML is escaped, and lines and direction are kept."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -228,20 +229,20 @@ class ShownText:
 
 
 def check_entries(table: dict, kind: str, others: set[str]) -> None:
-    """Refuse a table that does not have this kind and these other entries, or that has more."""
+    """Refuse a table unless it has this kind and exactly these other entries."""
     if not isinstance(table, dict) or table.get("kind") != kind or table.keys() != {"kind", *others}:
         wanted = ", ".join([f"kind {kind!r}", *sorted(others)])
         raise ValueError(f"a table must have {wanted} and nothing else, got {shortened(table)}.")
 
 
 def _named(characters: Iterable[str]) -> str:
-    """Return the first few distinct characters as they look in code, each with its number in Unicode."""
+    """Return the first few distinct characters as written in code, each with its code point."""
     distinct = list(dict.fromkeys(characters))
     names = [f"{character!r} (U+{ord(character):04X})" for character in distinct[:NAMED]]
     return ", ".join(names) + (" and more" if len(distinct) > NAMED else "")
 
 
 def shortened(value: object) -> str:
-    """Return a value as an error shows it: as Python writes it, and of a long one the beginning."""
+    """Return a value for an error message, in Python syntax; a long one is cut."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,10 +1,10 @@
-"""A small grammar of English-looking sentences: something to train on, whose every rule can be checked in a sample.
+"""A small grammar of English-looking sentences: training data whose every rule can be checked in a sample.
 
     the old owl that sees two black mice sings.
 
-A verb agrees with its subject, also across a relative clause, as `sings` with `owl` here. `a` and `an` agree with the
-sound that follows, `every`, `some` and the like with the number, and a colour stands right before its noun. A relative
-clause has none inside it, so there are finitely many sentences: about 10 ** 11. In a text each has its own line.
+A verb agrees with its subject, even across a relative clause, like `sings` and `owl` here. `a` and `an` agree with the
+sound that follows, `every`, `some` and the like with the number, and a colour comes directly before its noun. Relative
+clauses are not nested, so there are finitely many sentences, about 10 ** 11. In a text each has its own line.
 """
 
 import functools
@@ -14,7 +14,7 @@ import random
 import re
 from collections.abc import Iterator
 
-# A word in capitals is a symbol, here with its expansions and how often each is taken. Other words are themselves.
+# A word in capitals is a symbol, here with its expansions and their frequencies. Other words are literal.
 # 1 is singular and 2 is plural; A begins with a vowel and B with a consonant.
 GRAMMAR = {
     "SENTENCE": {"SUBJECT1 CLAUSE1": 1, "SUBJECT2 CLAUSE2": 1},
@@ -43,7 +43,7 @@ GRAMMAR = {
     "TRANSITIVE1": dict.fromkeys(("sees", "hears", "likes", "follows", "chases"), 1),
     "TRANSITIVE2": dict.fromkeys(("see", "hear", "like", "follow", "chase"), 1),
 }
-# The same as symbols in a row, each row with its probability.
+# The same expansions as lists of symbols, each with its probability.
 EXPANSIONS = {
     symbol: [(weight / sum(rows.values()), row.split()) for row, weight in rows.items()]
     for symbol, rows in GRAMMAR.items()
@@ -53,7 +53,7 @@ CHARACTERS = "".join(sorted(set("".join(WORDS)) | set(" .\n")))  # of a text
 
 
 def sentences(rng: random.Random) -> Iterator[str]:
-    """Yield sentences for ever, each drawn by itself. The same seed gives the same in every version of Python."""
+    """Yield sentences without end, drawn independently. A seed gives the same ones in every version of Python."""
     while True:
         yield " ".join(_drawn("SENTENCE", rng)) + "."
 
@@ -64,12 +64,12 @@ def is_grammatical(sentence: str) -> bool:
 
 
 def grammatical_share(text: str) -> float:
-    """Return the share of the complete sentences of a text that are grammatical, between 0 and 1.
+    """Return the fraction of the complete sentences in a text that are grammatical, between 0 and 1.
 
-    Complete is a line between two line breaks. What stands before the first and after the last may be cut off, and is
-    left out.
+    A line between two line breaks is complete. The text before the first and after the last may be cut off, and is
+    ignored.
 
-    Raises ValueError if there is no complete sentence.
+    Raises ValueError if there are no complete sentences.
     """
     complete = text.split("\n")[1:-1]
     if not complete:
@@ -78,21 +78,21 @@ def grammatical_share(text: str) -> float:
 
 
 def entropy_per_character() -> float:
-    """Return the entropy of a text in nats per character: no model can have a lower loss on enough of it.
+    """Return the entropy of a text in nats per character: no model can have a lower loss on a text that is long enough.
 
-    No sentence can be drawn in two ways, so the entropy of one is that of all choices that led to it. Sentences are
-    drawn by themselves, and a line break ends each: so that of a text is this, divided by the average length.
+    No sentence can be drawn in two ways, so the entropy of a sentence is that of all choices that lead to it. Sentences
+    are drawn independently, and a line break ends each, so we divide this by their average length.
     """
     choices, length = _averages("SENTENCE")
     return choices / (length + len(".\n"))
 
 
 def _drawn(symbol: str, rng: random.Random) -> list[str]:
-    """Return words that a symbol is expanded to by chance. Of rng only random() is used, which no version changes."""
+    """Return a random expansion of a symbol into words. Only rng.random() is used, the same in all versions."""
     if symbol in WORDS:
         return [symbol]
     expansions = EXPANSIONS[symbol]
-    ends = itertools.accumulate(probability for probability, _ in expansions[:-1])  # that of the last is 1
+    ends = itertools.accumulate(probability for probability, _ in expansions[:-1])  # the last one would end at 1
     point = rng.random()
     _, row = expansions[sum(point >= end for end in ends)]
     return [word for part in row for word in _drawn(part, rng)]
@@ -100,7 +100,7 @@ def _drawn(symbol: str, rng: random.Random) -> list[str]:
 
 @functools.cache
 def _recogniser() -> re.Pattern:
-    """Return a regular expression of all sentences. There is one because no symbol comes back in its own expansion."""
+    """Return a regular expression for all sentences. It exists because no symbol occurs in its own expansion."""
 
     def pattern(symbol: str) -> str:
         if symbol in WORDS:
@@ -112,7 +112,7 @@ def _recogniser() -> re.Pattern:
 
 @functools.cache
 def _averages(symbol: str) -> tuple[float, float]:
-    """Return the entropy of what a symbol is expanded to, in nats, and its average number of characters."""
+    """Return the entropy of a symbol's expansion, in nats, and its average number of characters."""
     if symbol in WORDS:
         return 0.0, len(symbol)
     entropy = length = 0.0

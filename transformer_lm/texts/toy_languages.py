@@ -1,19 +1,19 @@
-"""Two small languages with exactly one right translation: something to train a translator on, and to mark it with.
+"""Two small languages with exactly one right translation, for training a translation model and measuring it.
 
     toy_translation("the old goat banel helps these birds because banel sings .").target
     "banel ruve sinie ko banel ruve dule pirenos takeno pomie ."
 
-The first looks like English; the second is called Lorin. To translate, it does not do to replace word by word:
+The first looks like English; the second is called Lorin. Replacing words one by one is not enough to translate:
 
-- order: a verb comes last in its clause, after its object. In a phrase a name comes first, then the noun, the
+- order: a verb comes last in its clause, after its object. In a phrase the name comes first, then the noun, the
   adjective, the determiner. `A because B` becomes `B ko A`.
-- agreement: nouns are of three classes, with the vowels `a`, `e` and `u`, that nothing in English shows. Adjectives,
-  determiners and verbs take the class and number of their noun; a noun says whether it is an object.
-- names: `the old goat banel` gives a goat a name. From then on `banel` means a goat, however far away that was said:
-  Lorin says both, `banel ruve`. In another sentence the same name means somebody else.
+- agreement: nouns are of three classes, with the vowels `a`, `e` and `u`, which English does not show. Adjectives,
+  determiners and verbs take the class and number of their noun; a noun is marked if it is an object.
+- names: `the old goat banel` gives a goat a name. From then on `banel` means a goat, at any distance:
+  Lorin says both, `banel ruve`. In another sentence the same name can mean another animal.
 - `the` has no translation, and a noun may have several: lengths differ.
 
-Each word of Lorin comes from one word of the source: the alignment is known, and attention can be compared with it.
+Each word of Lorin comes from one word of the source, so the alignment is known, and attention can be compared with it.
 """
 
 import itertools
@@ -21,7 +21,7 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-# English singular and plural, and in Lorin the stem and the vowel of its class.
+# English singular and plural; in Lorin, the stem and the vowel of the noun's class.
 NOUNS = {
     "cat": ("cats", "mil", "a"),
     "dog": ("dogs", "kan", "u"),
@@ -63,8 +63,8 @@ VERB_STEMS = (
     dict(VERBS.values()),
 )
 DETERMINERS = (
-    {"the": "", "this": "tak", "every": "omn"},  # of one
-    {"the": "", "these": "tak", "two": "ot", "many": "mult"},  # of several
+    {"the": "", "this": "tak", "every": "omn"},  # singular
+    {"the": "", "these": "tak", "two": "ot", "many": "mult"},  # plural
 )
 FIRST_SYLLABLES = (
     *("ba", "bi", "co", "da", "du", "fe", "fo", "gi", "go", "ha"),
@@ -78,7 +78,7 @@ NAMES = tuple(
 
 CONJUNCTIONS = {"and": "ka", "because": "ko"}
 
-# How likely a sentence has one statement or two; and how likely what else is said.
+# The probabilities of one statement or two in a sentence, and of its optional parts.
 STATEMENTS = (0.6, 0.4)
 PLURAL, NAMED_BEFORE, NAMED_NOW, ADJECTIVE = 0.3, 0.6, 0.9, 0.4
 INTRANSITIVE_VERB, BECAUSE = 0.4, 0.2
@@ -86,7 +86,7 @@ INTRANSITIVE_VERB, BECAUSE = 0.4, 0.2
 
 @dataclass(frozen=True)
 class ToyPair:
-    """A sentence, its one right translation, and for each word of the latter the place of the word it comes from."""
+    """A sentence, its only right translation, and for each word of the latter the index of its source word."""
 
     source: str
     target: str
@@ -116,7 +116,7 @@ def lorin_words() -> list[str]:
 
 
 def toy_sentences(rng: random.Random) -> Iterator[str]:
-    """Yield English sentences for ever, each drawn by itself. The same seed gives the same in every Python version."""
+    """Yield English sentences without end, drawn independently. A seed gives the same ones in every Python version."""
     while True:
         sentence = _Speaker(rng)
         sentence.statements(1 + sentence.drawn(STATEMENTS))
@@ -126,7 +126,7 @@ def toy_sentences(rng: random.Random) -> Iterator[str]:
 def toy_translation(sentence: str) -> ToyPair:
     """Return a sentence with its translation.
 
-    Raises ValueError, which says where, if the language does not have this sentence.
+    Raises ValueError, which says where, if the sentence is not in the language.
     """
     translator = _Translator(sentence.split())
     translated = [*translator.statements(), translator.taken(".", {".": "."})]
@@ -137,7 +137,7 @@ def toy_translation(sentence: str) -> ToyPair:
 
 
 class _Speaker:
-    """Says a sentence, part by part. Of rng only random() is used, which no version of Python changes."""
+    """Generates a sentence, part by part. It uses only rng.random(), which is the same in every version of Python."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -145,21 +145,21 @@ class _Speaker:
         self.names: list[str] = []
 
     def drawn(self, shares: tuple[float, ...]) -> int:
-        """Return the number of one of several, each as likely as its share says."""
+        """Return the index of one of several options, drawn with these probabilities."""
         point = self.rng.random()
         return sum(point >= end for end in itertools.accumulate(shares[:-1]))
 
     def happens(self, share: float) -> bool:
-        """Return True as often as the share says."""
+        """Return True with this probability."""
         return self.rng.random() < share
 
     def one_of(self, options: Iterable[str]) -> str:
-        """Return one of several, each as likely as the others."""
+        """Return one of several options, all equally likely."""
         options = tuple(options)
         return options[int(self.rng.random() * len(options))]
 
     def statements(self, count: int) -> None:
-        """Say so many statements, some with a reason."""
+        """Generate this many statements, some with a reason."""
         for number in range(count):
             if number:
                 self.words.append("and")
@@ -169,7 +169,7 @@ class _Speaker:
                 self.clause()
 
     def clause(self) -> None:
-        """Say who does something, perhaps to whom."""
+        """Generate a clause: a subject, a verb and perhaps an object."""
         plural, intransitive = self.phrase(), self.happens(INTRANSITIVE_VERB)
         verbs = INTRANSITIVE if intransitive else TRANSITIVE
         verb = self.one_of(verbs)
@@ -178,7 +178,7 @@ class _Speaker:
             self.phrase()
 
     def phrase(self) -> bool:
-        """Say a name that was given before, or a noun and what belongs to it; return whether it is of several."""
+        """Generate an earlier name, or a noun and its modifiers; return whether it is plural."""
         if self.names and self.happens(NAMED_BEFORE):
             self.adjective()
             self.words.append(self.one_of(self.names))
@@ -193,12 +193,12 @@ class _Speaker:
         return plural
 
     def adjective(self) -> None:
-        """Say one, or none."""
+        """Generate an adjective, or none."""
         if self.happens(ADJECTIVE):
             self.words.append(self.one_of(ADJECTIVES))
 
 
-Translated = list[tuple[str, int]]  # words of Lorin, each with the place of the word it comes from
+Translated = list[tuple[str, int]]  # words of Lorin, each with the index of its source word
 
 
 class _Translator:
@@ -206,15 +206,15 @@ class _Translator:
 
     def __init__(self, words: list[str]) -> None:
         self.words, self.place = words, 0
-        self.names: dict[str, tuple[str, int]] = {}  # the noun that each name means, and its place
+        self.names: dict[str, tuple[str, int]] = {}  # the noun that each name refers to, and its index
 
     @property
     def word(self) -> str:
-        """The next word, or nothing."""
+        """The next word, or an empty string."""
         return self.words[self.place] if self.place < len(self.words) else ""
 
     def taken(self, what: str, translations: dict[str, str], ending: str = "") -> tuple[str, int]:
-        """Read one word of a kind; return its translation with an ending, and its place."""
+        """Read one word of a kind; return its translation with an ending, and its index."""
         if self.word not in translations:
             got = f"{self.word!r} as word {self.place + 1}" if self.word else "the end"
             raise ValueError(f"{' '.join(self.words)!r} must go on with {what}, got {got}.")
@@ -222,7 +222,7 @@ class _Translator:
         return translations[self.words[self.place - 1]] + ending, self.place - 1
 
     def statements(self) -> Translated:
-        """Read statements: a reason is said first in Lorin."""
+        """Read statements; in Lorin, a reason comes first."""
         translated = self.clause()
         if self.word == "because":
             because = self.taken("because", CONJUNCTIONS)
@@ -233,7 +233,7 @@ class _Translator:
         return translated
 
     def clause(self) -> Translated:
-        """Read a clause: its verb is said last."""
+        """Read a clause; in Lorin, its verb comes last."""
         subject, vowel, plural = self.phrase()
         transitive = self.word in VERB_STEMS[plural] and SINGULAR_VERBS.get(self.word, self.word) in TRANSITIVE
         several = "several" if plural else "one"
@@ -242,7 +242,7 @@ class _Translator:
         return [*subject, *thing, verb]
 
     def phrase(self, role: str = "") -> tuple[Translated, str, bool]:
-        """Read a name or a noun and what belongs to it; return it with its vowel and whether it is of several."""
+        """Read a name, or a noun and its modifiers; return it with its vowel and whether it is plural."""
         start = self.place
         determined = self.word in DETERMINERS[False] or self.word in DETERMINERS[True]
         self.place += determined

@@ -1,12 +1,12 @@
-"""Text as words or pieces of words, and back, with four control tokens: for models that read a text and write another.
+"""Tokenizers for translation models: words or byte pairs, with four control tokens.
 
     tokenizer = WordTokenizer.of(["The owl sings.", "The owls sing."])
     tokenizer.pieces(tokenizer.encode("The owl sleeps.")) == ["␣The", "␣owl", "<unknown>", "."]
 
-A token carries the space before it, and a text counts as if one stood before it too. So `sings` is the same token
-wherever the word stands, a full stop is another token when it is attached to its word, and tokens are put together
-again without guessing. The library that does the work, `tokenizers`, is imported when it is first needed, and
-knows nothing of the control tokens: no text can have one in it, whatever is written there.
+A token includes the space before it, and a space is assumed before the first word of a text. So `sings` is the same
+token at any position in a text, a full stop that is attached to its word is another token than one that is not, and
+tokens can be joined again without guessing. The library that does the work, `tokenizers`, is imported when it is first
+needed, and does not know the control tokens, so that no text can contain one.
 """
 
 import functools
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
 
 PAD, START, END, UNKNOWN = 0, 1, 2, 3
-CONTROLS = ("<pad>", "<start>", "<end>", "<unknown>")  # how they are shown
+CONTROLS = ("<pad>", "<start>", "<end>", "<unknown>")  # their display forms
 
 # A word, a word with the apostrophe that joins it to the next one (l'eau is l' and eau), or any other character; each
 # with the space before it.
@@ -36,7 +36,7 @@ NO_LIMIT = 2**31 - 1
 
 
 class _PairTokenizer(BaseTokenizer):
-    """What the two kinds share."""
+    """The base of the two kinds."""
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without control tokens around them."""
@@ -47,7 +47,7 @@ class _PairTokenizer(BaseTokenizer):
 
         Raises ValueError for an index that is not in the vocabulary.
         """
-        contents = (self._contents[token] for token in self._indices(tokens))  # nothing for control tokens
+        contents = (self._contents[token] for token in self._indices(tokens))  # empty for control tokens
         return b"".join(contents).decode("utf-8", errors="replace").removeprefix(" ")
 
     def pieces(self, tokens: Iterable[int] | Tensor) -> list[str]:
@@ -71,13 +71,13 @@ class _PairTokenizer(BaseTokenizer):
 
 @dataclass(frozen=True, repr=False)
 class WordTokenizer(_PairTokenizer):
-    """One token per word and per punctuation mark. Words that are not in the vocabulary share the token UNKNOWN.
+    """One token per word and per punctuation mark. Words that are not in the vocabulary become the token UNKNOWN.
 
-    A text of known words comes back with each white space as one space, and none at its ends: `Salut !` as well as
-    `Salut!`, which are told apart. A word ends after an apostrophe that joins it to the next one: `l'eau` is `l'` and
-    `eau`, `don't` is `don'` and `t`.
+    A text of known words is decoded with each white space as one space, and none at its ends; `Salut !` and `Salut!`
+    remain different. A word ends after an apostrophe that joins it to the next one: `l'eau` is `l'` and `eau`, `don't`
+    is `don'` and `t`.
 
-    Raises ValueError if there is no word or one of them occurs twice.
+    Raises ValueError if there are no words, or one of them occurs twice.
     """
 
     words: tuple[str, ...]
@@ -94,11 +94,11 @@ class WordTokenizer(_PairTokenizer):
 
     @classmethod
     def of(cls, texts: Iterable[str], vocab_size: int | None = None) -> "WordTokenizer":
-        """Return a tokenizer of the words that are most frequent in texts: of all, or of as many as `vocab_size` holds.
+        """Return a tokenizer of all words in texts, or of the most frequent, as many as fit into `vocab_size`.
 
-        The control tokens count too. Of words that are equally frequent, those that come first in Unicode are taken.
+        The control tokens count too. Of equally frequent words, those that come first in Unicode order are taken.
 
-        Raises ValueError if `vocab_size` has no room for a word, or the texts have none.
+        Raises ValueError if `vocab_size` has no room for a word, or the texts contain no words.
         """
         if vocab_size is not None and vocab_size <= len(CONTROLS):
             raise ValueError(f"vocab_size must be at least {len(CONTROLS) + 1}, got {vocab_size}.")
@@ -111,18 +111,18 @@ class WordTokenizer(_PairTokenizer):
 
     @property
     def vocab_size(self) -> int:
-        """The number of tokens, control tokens among them."""
+        """The number of tokens, including control tokens."""
         return len(CONTROLS) + len(self.words)
 
     def as_table(self) -> dict:
-        """Return what is saved."""
+        """Return the tokenizer as a table, to be saved."""
         return {"kind": self.kind, "words": list(self.words)}
 
     @classmethod
     def from_table(cls, table: dict) -> "WordTokenizer":
         """Return the tokenizer of a table.
 
-        Raises ValueError if `as_table` can't have made it.
+        Raises ValueError if the table cannot come from `as_table`.
         """
         check_entries(table, cls.kind, {"words"})
         return cls(_as_tuple(table["words"]))
@@ -152,13 +152,13 @@ class WordTokenizer(_PairTokenizer):
 class BytePairTokenizer(_PairTokenizer):
     """One token per byte, and one per pair of tokens that were merged, the most frequent pair first.
 
-    A frequent word is one token, a rare one is several, and nothing is unknown: every text comes back exactly. UNKNOWN
-    keeps its place and is never used. In `merges`, a byte is the character that stands for it in the files of GPT-2:
-    printable ones for themselves, `Ġ` for a space.
+    A frequent word is one token, a rare one is several, and no word is unknown: every text is decoded exactly. UNKNOWN
+    keeps its index but is never used. In `merges`, a byte is written as the character that represents it in the files
+    of GPT-2: printable ones represent themselves, `Ġ` a space.
 
     Neural Machine Translation of Rare Words with Subword Units (Sennrich, Haddow and Birch, 2016).
 
-    Raises ValueError for a merge of what is not there yet.
+    Raises ValueError for a merge of tokens that do not exist yet.
     """
 
     merges: tuple[tuple[str, str], ...]
@@ -178,11 +178,11 @@ class BytePairTokenizer(_PairTokenizer):
 
     @classmethod
     def of(cls, texts: Iterable[str], vocab_size: int) -> "BytePairTokenizer":
-        """Return a tokenizer with merges from texts: as many as `vocab_size` holds, fewer if the texts are too short.
+        """Return a tokenizer with merges from texts, as many as fit into `vocab_size`, or fewer if texts are short.
 
         The control tokens and the 256 bytes count too.
 
-        Raises ValueError if `vocab_size` has no room for them.
+        Raises ValueError if `vocab_size` has no room for these.
         """
         smallest = len(CONTROLS) + len(_bytes())
         if vocab_size is None or vocab_size < smallest:
@@ -196,18 +196,18 @@ class BytePairTokenizer(_PairTokenizer):
 
     @property
     def vocab_size(self) -> int:
-        """The number of tokens, control tokens among them."""
+        """The number of tokens, including control tokens."""
         return len(self._contents)
 
     def as_table(self) -> dict:
-        """Return what is saved."""
+        """Return the tokenizer as a table, to be saved."""
         return {"kind": self.kind, "merges": [list(pair) for pair in self.merges]}
 
     @classmethod
     def from_table(cls, table: dict) -> "BytePairTokenizer":
         """Return the tokenizer of a table.
 
-        Raises ValueError if `as_table` can't have made it.
+        Raises ValueError if the table cannot come from `as_table`.
         """
         check_entries(table, cls.kind, {"merges"})
         merges = table["merges"]
@@ -242,7 +242,7 @@ class BytePairTokenizer(_PairTokenizer):
 
 @dataclass(frozen=True)
 class PairTokenizer:
-    """The tokenizers of both sides, as they are saved with a model that translates."""
+    """The tokenizers of both sides, as they are saved with a translation model."""
 
     source: WordTokenizer | BytePairTokenizer
     target: WordTokenizer | BytePairTokenizer
@@ -250,14 +250,14 @@ class PairTokenizer:
     kind = "pair"
 
     def as_table(self) -> dict:
-        """Return what is saved."""
+        """Return the tokenizer as a table, to be saved."""
         return {"kind": self.kind, "source": self.source.as_table(), "target": self.target.as_table()}
 
     @classmethod
     def from_table(cls, table: dict) -> "PairTokenizer":
         """Return the tokenizers of a table.
 
-        Raises ValueError if `as_table` can't have made it.
+        Raises ValueError if the table cannot come from `as_table`.
         """
         check_entries(table, cls.kind, {"source", "target"})
         sides = [tokenizer_from_table(table[side]) for side in ("source", "target")]
@@ -267,7 +267,7 @@ class PairTokenizer:
 
 
 def _library() -> ModuleType:
-    """Return the library, told to use one thread: older ones warn when a process forks after they have used several."""
+    """Return the library, set to one thread: older versions warn if a process forks after using several."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     import tokenizers
 
@@ -275,13 +275,13 @@ def _library() -> ModuleType:
 
 
 def _merges(trained: "Library") -> Iterator[tuple[str, str]]:
-    """Yield the merges of a tokenizer of the library, which it only tells as JSON."""
+    """Yield the merges of a tokenizer of the library, which exports them only as JSON."""
     yield from map(tuple, json.loads(trained.to_str())["model"]["merges"])
 
 
 @functools.cache
 def _bytes() -> dict[str, int]:
-    """Return the byte that each of 256 characters stands for: itself if it is printable, else the next from U+0100."""
+    """Map 256 characters to the bytes that they represent: a printable byte is itself, others follow from U+0100."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + place): byte for place, byte in enumerate(others)}

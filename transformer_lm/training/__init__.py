@@ -1,4 +1,4 @@
-"""How models learn, and how they are kept: the loop, optimizers, presets, checkpoints, results."""
+"""Training: the loop, optimizers, presets, checkpoints and results."""
 
 from transformer_lm.lazily import exported
 

@@ -1,6 +1,6 @@
-"""What watches a training run: printed lines and samples, live curves in a notebook, files for TensorBoard.
+"""Reports on a training run: printed losses and samples, live curves in a notebook, files for TensorBoard.
 
-Each is given to `train` in `reports`, and called after every step with the model and the history.
+Pass them to `train` in `reports`; each is called after every step with the model and the history.
 """
 
 import sys
@@ -36,7 +36,7 @@ class PrintedReport:
         self.num_tokens, self.top_k = num_tokens, top_k
 
     def __call__(self, model: TransformerLM, history: History) -> None:
-        """Print what is due."""
+        """Print the loss or a sample if it is due."""
         if history.step % self.loss_every == 0:
             print(f"step {history.step}: loss {history.loss[-1]:.3f}")
         if history.step % self.sample_every == 0:
@@ -53,19 +53,19 @@ def sample_of(model: TransformerLM, corpus: Corpus, num_tokens: int, seed: int =
 
 
 def validation_prompt(corpus: Corpus, seed: int = 0, b: int = 1) -> torch.Tensor:
-    """Return prompts of 16 tokens from random places of the validation text, (b, 16); of less if it is shorter."""
+    """Return prompts of 16 tokens from random positions in the validation text, (b, 16), or fewer if it is shorter."""
     return random_slices(corpus.validation, b, min(PROMPT, len(corpus.validation)), torch.Generator().manual_seed(seed))
 
 
 def has_news(history: History) -> bool:
-    """Tell whether the validation loss was measured after the last step."""
+    """Return whether the validation loss was measured after the last step."""
     return bool(history.validation) and history.validation[-1][0] == history.step
 
 
 class TensorBoard:
     """Writes loss, gradient norm, learning rate and validation loss where TensorBoard can read them.
 
-    Needs the package tensorboard, an extra: `pip install 'transformer-lm[tensorboard]'`.
+    This needs the extra package tensorboard: `pip install 'transformer-lm[tensorboard]'`.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -76,7 +76,7 @@ class TensorBoard:
         self._writer = SummaryWriter(str(folder))
 
     def __call__(self, model: TransformerLM, history: History) -> None:
-        """Write the last step."""
+        """Write the numbers of the last step."""
         for name in ("loss", "gradient_norm", "learning_rate"):
             self._writer.add_scalar(name, getattr(history, name)[-1], history.step)
         if has_news(history):

@@ -1,8 +1,8 @@
-"""Models and training runs on disk: safetensors for numbers, JSON for the rest. Nothing is ever unpickled.
+"""Models and training runs on disk, as safetensors and JSON; nothing is ever unpickled.
 
 A model is one file, with its config and tokenizer in the file's own header. A run is a folder with a folder for each of
-its last checkpoints, `step-00000100`, that gets its name only once it is complete: whenever a run is killed, what bears
-such a name is whole.
+its last checkpoints, `step-00000100`, which gets its name only once it is complete. So even if a run is killed, every
+folder with such a name is complete.
 """
 
 import json
@@ -35,21 +35,21 @@ CONFIGS = {
 
 KEPT = 2  # checkpoints of a run
 PREFIX = "step-"
-READABLE = 0o644  # by whoever collects what is handed in; safetensors keeps its files to their owner
+READABLE = 0o644  # for the collector of submissions; safetensors makes its files private to their owner
 
 
 def save_model(path: str | os.PathLike, model: Model, tokenizer: Tokenizer | PairTokenizer) -> None:
-    """Write a model with its tokenizer to a file, which is complete or as it was before."""
+    """Write a model with its tokenizer to a file, which is either complete or unchanged."""
     with replacing(path) as written:
         _write_model(written, model, tokenizer)
 
 
 def load_model(path: str | os.PathLike) -> tuple[Model, Tokenizer | PairTokenizer]:
-    """Return the model and the tokenizer of a file, or of a run's folder; in eval mode.
+    """Return the model, in eval mode, and the tokenizer of a file or of a run's folder.
 
-    Of a folder it is the finished model, or else the newest checkpoint.
+    From a folder, it is the finished model, or else the newest checkpoint.
 
-    Raises FileNotFoundError if there is none, ValueError that names the file if it is damaged or no model.
+    Raises FileNotFoundError if there is none, ValueError, which names the file, if it is damaged or not a model.
     """
     path = Path(path)
     if path.is_dir():
@@ -64,7 +64,7 @@ def load_model(path: str | os.PathLike) -> tuple[Model, Tokenizer | PairTokenize
 def read_header(path: str | os.PathLike) -> tuple[Config, Tokenizer | PairTokenizer]:
     """Return the config and the tokenizer of a model's file, without its weights.
 
-    Raises FileNotFoundError if there is none, ValueError that names the file if it is damaged or no model.
+    Raises FileNotFoundError if there is none, ValueError, which names the file, if it is damaged or not a model.
     """
     path = Path(path)
     header = _opened(path, lambda file: file.metadata() or {})
@@ -81,7 +81,7 @@ def read_header(path: str | os.PathLike) -> tuple[Config, Tokenizer | PairTokeni
 
 
 def _config(name: str, table: dict) -> Config:
-    """Return the config of a model by the name of its class. Raises ValueError for another, or unknown settings."""
+    """Return the config of a model by the name of its class. Raises ValueError for another class or setting."""
     settings = {kind.__name__: config for kind, config in CONFIGS.items()}
     if name not in settings:
         raise ValueError(f"model must be one of {', '.join(settings)}, got {name!r}.")
@@ -95,7 +95,7 @@ def _config(name: str, table: dict) -> Config:
 
 
 def _sizes(part: Config | Tokenizer | PairTokenizer) -> str:
-    """Return the size of a vocabulary in words, or of two."""
+    """Describe the size of a vocabulary, or of two, in words."""
     if isinstance(part, PairTokenizer):
         return f"{part.source.vocab_size} and {part.target.vocab_size}"
     if hasattr(part, "source_vocab_size"):
@@ -104,7 +104,7 @@ def _sizes(part: Config | Tokenizer | PairTokenizer) -> str:
 
 
 def load_weights(model: Model, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Give a model the weights of a file. Raises ValueError unless names and shapes are the model's own."""
+    """Load the weights of a file into a model. Raises ValueError unless names and shapes are the model's."""
     parameters = dict(model.named_parameters())
     for name in sorted(parameters.keys() | tensors.keys()):
         expected, found = (tuple(each[name].shape) if name in each else None for each in (parameters, tensors))
@@ -118,7 +118,7 @@ def load_weights(model: Model, tensors: Mapping[str, Tensor], path: Path) -> Non
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run at some step: what is needed to go on exactly as if it had never stopped."""
+    """A run at some step: all that is needed to resume it exactly as if it had never stopped."""
 
     step: int
     weights: dict[str, Tensor]
@@ -137,7 +137,7 @@ def save_checkpoint(
     random: Mapping[str, Tensor],
     table: dict,
 ) -> Path:
-    """Write a checkpoint of a run and delete all but the last two; return where it is."""
+    """Write a checkpoint of a run and delete all but the last two; return its path."""
     final = folder / f"{PREFIX}{step:08d}"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder) as scratch:
@@ -148,16 +148,16 @@ def save_checkpoint(
         _write(written / "random.safetensors", dict(random), {})
         (written / "run.json").write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
         flush(written / "run.json")
-        shutil.rmtree(final, ignore_errors=True)  # of a run that was here before
+        shutil.rmtree(final, ignore_errors=True)  # of an earlier run
         os.rename(written, final)
     flush(folder)
-    for old in (*_checkpoints(folder)[:-KEPT], *folder.glob(f"{UNFINISHED}*")):  # the latter of runs that were killed
+    for old in (*_checkpoints(folder)[:-KEPT], *folder.glob(f"{UNFINISHED}*")):  # the latter from killed runs
         shutil.rmtree(old, ignore_errors=True)
     return final
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Return a checkpoint. Raises ValueError that names the file if one is damaged."""
+    """Return a checkpoint. Raises ValueError, which names the file, if one is damaged."""
     try:
         table = json.loads((path / "run.json").read_text(encoding="utf-8"))
         step = int(path.name.removeprefix(PREFIX))
@@ -177,7 +177,7 @@ def newest_checkpoint(folder: str | os.PathLike) -> Path:
 
 
 def has_checkpoints(folder: str | os.PathLike) -> bool:
-    """Tell whether a folder holds checkpoints."""
+    """Return whether a folder holds checkpoints."""
     return bool(_checkpoints(Path(folder)))
 
 
@@ -203,7 +203,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _opened(path: Path, read: Callable) -> object:
-    """Return what is read from a safetensors file. Raises ValueError if that can't be done."""
+    """Return the result of reading a safetensors file. Raises ValueError if it cannot be read."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} must be a file, got none there.")
     try:

@@ -1,6 +1,6 @@
-"""Train classifiers of sequences, and measure how often they are right, over several seeds.
+"""Train sequence classifiers, and measure their accuracy over several seeds.
 
-`data` is what the loaders of datasets.py return: `(x_train, y_train), (x_val, y_val), (i2w, w2i), numcls`.
+`data` is the return value of the loaders in datasets.py: `(x_train, y_train), (x_val, y_val), (i2w, w2i), numcls`.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from transformer_lm.training.stacking import NotStackable, Stack, stacked_cross_
 
 @dataclass
 class History:
-    """What happened in training, epoch by epoch."""
+    """The history of training, epoch by epoch."""
 
     train_loss: list[float] = field(default_factory=list)
     train_accuracy: list[float] = field(default_factory=list)
@@ -31,12 +31,12 @@ class History:
 
     @property
     def best(self) -> int:
-        """The epoch with the smallest loss on validation, counted from 0; its weights are the ones that are kept."""
+        """The epoch with the smallest validation loss, counted from 0, whose weights are kept."""
         return self.val_loss.index(min(self.val_loss))
 
     @property
     def accuracy(self) -> float:
-        """The share of validation that the kept weights get right."""
+        """The validation accuracy of the kept weights."""
         return self.val_accuracy[self.best]
 
 
@@ -52,12 +52,14 @@ def train_classifier(
     seed: int = 0,
     progress: bool = True,
 ) -> History:
-    """Train a model with Adam, and leave the weights of its best epoch in it.
+    """Train a model with Adam, and leave it with the weights of its best epoch.
 
-    Sequences are cut after `max_len` tokens, and a batch has up to `batch_tokens` of them, padding included. With
-    `patience`, training stops once that many epochs in a row were no better. The same seed gives the same batches.
+    Sequences are truncated to `max_len` tokens, and a batch has up to `batch_tokens` tokens, including padding. With
+    `patience`, training stops after that many epochs in a row without improvement. The same seed gives the same
+    batches.
 
-    Raises ValueError for a label out of range or no epoch, FloatingPointError if the loss is no longer finite.
+    Raises ValueError for a label out of range or fewer than one epoch, FloatingPointError if the loss is no longer
+    finite.
     """
     _check_settings(data, epochs=epochs, patience=patience)
     train, validation, (_, w2i), _ = data
@@ -87,9 +89,9 @@ def train_together(
     batch_tokens: int,
     max_len: int = 256,
 ) -> list[History]:
-    """Train models that differ only in their weights at the same time, each as `train_classifier` would with its seed.
+    """Train models that differ only in their weights together, each as `train_classifier` would with its seed.
 
-    Each learns from the batches of its own seed, and ends with the weights that it would have alone, up to rounding.
+    Each is trained on the batches of its seed, and ends with the weights that it would have alone, up to rounding.
     For tiny models this takes a fraction of the time, because one operation on stacked parameters serves them all.
 
     Raises NotStackable, before any training, if the models cannot run as one or their batches differ in shape.
@@ -98,7 +100,7 @@ def train_together(
     (x_train, y_train), validation, (_, w2i), _ = data
     pad = w2i[".pad"]
     shapes = {tuple(tokens.shape) for tokens, _ in padded_batches(x_train, y_train, pad, batch_tokens, max_len)}
-    if len(shapes) > 1:  # each seed would have them in another order
+    if len(shapes) > 1:  # each seed would have the batches in another order
         raise NotStackable(f"batches must all have the same shape, got {sorted(shapes)}.")
     stack = Stack(models)
     device = next(iter(stack.parameters.values())).device
@@ -126,7 +128,7 @@ def train_together(
 
 
 def evaluate(model: nn.Module, part: Part, pad: int, max_len: int = 256) -> tuple[float, float]:
-    """Return a model's mean loss over a part of the data, and the share that it gets right; it stays in eval mode."""
+    """Return a model's mean loss over a part of the data, and its accuracy; it stays in eval mode."""
     batches = padded_batches(*part, pad, 2**14, max_len, device=next(model.parameters()).device)
     with torch.no_grad():
         return _over_batches(model.eval(), batches)
@@ -135,10 +137,10 @@ def evaluate(model: nn.Module, part: Part, pad: int, max_len: int = 256) -> tupl
 def accuracies_over_seeds(
     make_model: Callable[[], nn.Module], data: Dataset, seeds: Iterable[int], **settings: float
 ) -> list[float]:
-    """Return the accuracy on validation of one model for each seed, which decides its first weights and its batches.
+    """Return the validation accuracy of a model for each seed, which decides its initial weights and its batches.
 
     `settings` are those of `train_classifier`. Models are trained together where that gives the same result, otherwise
-    one after the other. What was random before goes on as if nothing had been drawn here.
+    one by one. Torch's random state is restored afterwards.
     """
     seeds = list(seeds)
 
@@ -157,14 +159,14 @@ def accuracies_over_seeds(
 
 @dataclass
 class _Run:
-    """A model in training, what happened so far, and the weights of its best epoch."""
+    """A model in training, its history so far, and the weights of its best epoch."""
 
     model: nn.Module
     history: History = field(default_factory=History)
     best: dict[str, Any] = field(default_factory=dict)
 
     def end_epoch(self, train_loss: float, train_accuracy: float, val_loss: float, val_accuracy: float) -> None:
-        """Note what an epoch has reached, and keep the weights if no other was better."""
+        """Record the results of an epoch, and keep the weights if no other was better."""
         self.history.train_loss.append(train_loss)
         self.history.train_accuracy.append(train_accuracy)
         self.history.val_loss.append(val_loss)
@@ -179,7 +181,7 @@ def _over_batches(
     optimizer: torch.optim.Optimizer | None = None,
     cross_entropy: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
 ) -> tuple[Any, Any]:
-    """Return the mean loss and the fraction of right answers over batches; with an optimizer, learn from each.
+    """Return the mean loss and the fraction of right answers over batches; with an optimizer, train on each.
 
     For a stack of models, with `stacked_cross_entropy`, both are lists with one number for each model.
     """
@@ -203,7 +205,7 @@ def _over_batches(
 
 
 def _check_settings(data: Dataset, **counts: int | None) -> None:
-    """Raise ValueError for a count of epochs below 1, or a label that is none of the classes."""
+    """Raise ValueError for a count of epochs below 1, or a label that is not one of the classes."""
     for name, count in counts.items():
         if count is not None and count < 1:
             raise ValueError(f"{name} must be at least 1, got {count}.")

@@ -1,4 +1,4 @@
-"""Weights of GPT-2 in our model: the same numbers under other names."""
+"""Load weights of GPT-2 into our model: the same numbers under other names."""
 
 import re
 from collections.abc import Mapping
@@ -22,15 +22,15 @@ IN_BLOCK = re.compile(r"h\.(\d+)\.(.+)\.(weight|bias)")
 
 
 def from_gpt2(state: Mapping[str, Tensor], num_heads: int) -> TransformerLM:
-    """Return the model with the weights of a `GPT2LMHeadModel` of the library transformers, given its state dict.
+    """Return our model with the weights of a `GPT2LMHeadModel` of the library transformers, given its state dict.
 
-    Radford et al., Language Models are Unsupervised Multitask Learners, 2019. Sizes are read off the weights; how many
-    heads they are for is nowhere in them. GPT-2 stores its linear layers turned, and queries, keys and values in one.
+    Radford et al., Language Models are Unsupervised Multitask Learners, 2019. Sizes follow from the weights, except for
+    the number of heads. GPT-2 stores its linear layers transposed, and queries, keys and values in one layer.
 
-    Raises ValueError if something is missing or left over, or the output has a table of its own.
+    Raises ValueError if something is missing or left over, or the output is not tied to the embedding.
     """
     state = {name.removeprefix("transformer."): tensor for name, tensor in state.items()}
-    # Old files also hold the mask.
+    # Old files also contain the mask.
     state = {name: tensor for name, tensor in state.items() if not name.endswith((".attn.bias", ".attn.masked_bias"))}
     if "wte.weight" not in state or "wpe.weight" not in state:
         raise ValueError(f"state must be that of a GPT-2, with wte.weight and wpe.weight, got {sorted(state)[:4]}.")
@@ -48,7 +48,7 @@ def from_gpt2(state: Mapping[str, Tensor], num_heads: int) -> TransformerLM:
 
 
 def _renamed(name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """Return a tensor of GPT-2 under our name, turned where it must be, or as three where it holds three."""
+    """Return a tensor of GPT-2 under our name, transposed if necessary, or split into three if it holds three."""
     layer, _, kind = name.rpartition(".")
     if layer in WHOLE:
         return {f"{WHOLE[layer]}.{kind}": tensor}

@@ -1,8 +1,8 @@
-"""Train a model on a corpus, by a recipe; killed at any moment, it can go on as if nothing had been.
+"""Train a model on a corpus with a recipe; a run that is killed at any moment can be resumed exactly.
 
-A corpus of text is for language models, one of pairs for translation: see objectives.py.
+A text corpus trains language models, a corpus of pairs translation models: see objectives.py.
 
-Under `torchrun` each process takes its share of every batch, and all end with the same weights.
+Under `torchrun` each process takes a part of every batch, and all end with the same weights.
 """
 
 import math
@@ -35,19 +35,19 @@ from transformer_lm.training.objectives import LanguageModelling, Translation
 OPTIMIZERS = ("adamw", "muon")
 SCHEDULES = ("constant", "cosine", "plateau")
 PRECISIONS = ("auto", "float32", "bfloat16")
-LOWEST = 0.1  # of the learning rate, where a cosine ends
+LOWEST = 0.1  # the fraction of the learning rate at which a cosine ends
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train.
+    """The hyperparameters of training.
 
-    `optimizer` `adamw` is for all parameters; `muon` for the matrices in the blocks, with `matrix_learning_rate`, and
-    AdamW for the others. The learning rate rises over the first `warmup` steps. Then it stays `constant`, falls as a
-    `cosine` to a tenth, or keeps a `plateau` and falls in a line to 0 over the last share `decay` of all steps. A
-    gradient longer than `clip` is shortened. A batch of `batch_size` slices or pairs is taken in `accumulation`
-    portions, one after the other, where memory is short. `precision` `auto` takes bfloat16 where the device gains from
-    it. `label_smoothing` is for translation: see `translation_loss`.
+    With `optimizer` `adamw`, AdamW trains all parameters; with `muon`, Muon trains the matrices in the blocks, with
+    `matrix_learning_rate`, and AdamW the others. The learning rate rises over the first `warmup` steps. Then it stays
+    `constant`, falls as a `cosine` to a tenth, or stays on a `plateau` and falls linearly to 0 over the last fraction
+    `decay` of all steps. A gradient with a norm above `clip` is scaled down to it. If memory is short, a batch of
+    `batch_size` slices or pairs is processed in `accumulation` portions. `precision` `auto` uses bfloat16 where it
+    makes the device faster. `label_smoothing` is for translation: see `translation_loss`.
     """
 
     steps: int
@@ -87,10 +87,10 @@ class Recipe:
             raise ValueError(f"accumulation must divide batch_size, got {self.accumulation} and {self.batch_size}.")
 
     def share(self, step: int) -> float:
-        """Return the learning rate of a step, counted from 0, as a share of the highest.
+        """Return the learning rate of a step, counted from 0, as a fraction of the highest.
 
-        The first step of a warm-up takes 1 / warmup of it: at a rate of 0, as some courses have it, that step would
-        change nothing. Beyond the last step the rate stays where the schedule has ended.
+        The first step of a warm-up takes 1 / warmup of it: at a rate of 0, as in some courses, that step would
+        change nothing. After the last step the rate keeps the schedule's final value.
         """
         step = min(step, self.steps)
         if step < self.warmup:
@@ -105,9 +105,9 @@ class Recipe:
 
 @dataclass
 class History:
-    """What happened in training: a number for each step, and the validation loss after some of them.
+    """The history of training: numbers for each step, and the validation loss after some steps.
 
-    `gradient_norm` is the length of the gradient before it was clipped. Losses are in nats per token.
+    `gradient_norm` is the norm of the gradient before clipping. Losses are in nats per token.
     """
 
     loss: list[float] = field(default_factory=list)
@@ -118,7 +118,7 @@ class History:
 
     @property
     def step(self) -> int:
-        """How many steps were taken."""
+        """The number of steps so far."""
         return len(self.loss)
 
 
@@ -137,16 +137,16 @@ def train(
     reports: Iterable[Report] = (),
     progress: bool = True,
 ) -> History:
-    """Train a model on the corpus and return what happened.
+    """Train a model on the corpus and return the history.
 
     With a `folder`, a checkpoint is written there after every `save_every` steps, and at the end the model itself, as
-    `model.safetensors`. With `resume`, training goes on from the newest one there, if there is any: with the same
-    recipe, the losses are exactly those of a run that was never interrupted. The validation loss is measured after
+    `model.safetensors`. With `resume`, training continues from the newest checkpoint there, if there is one; with the
+    same recipe, the losses are exactly those of a run that was never interrupted. The validation loss is measured after
     every `evaluate_every` steps, and at the end. `reports` are called after each step; see callbacks.py.
 
     Raises ValueError if model and corpus do not fit, or the folder holds another run, or a text is shorter than the
-    model's context, or a sentence longer; FloatingPointError if loss or gradient is no longer finite: the last
-    checkpoint stays.
+    model's context, or a sentence longer; FloatingPointError if loss or gradient is no longer finite, which keeps
+    the last checkpoint.
     """
     folder, reports = None if folder is None else Path(folder), tuple(reports)
     run = _Run(model, corpus, recipe)
@@ -174,14 +174,14 @@ def train(
             for report in reports if main else ():
                 report(model, history)
     if main and (not history.validation or history.validation[-1][0] < history.step):
-        run.evaluate()  # it was to have more steps when it was stopped here
+        run.evaluate()  # the run was planned to be longer when it was stopped here
     if main and folder is not None:
         save_model(folder / "model.safetensors", model, corpus.tokenizer)
     return history
 
 
 class _Run:
-    """A model in training: its optimizers, its random numbers, and what happened so far."""
+    """A model in training: its optimizers, its random numbers, and its history so far."""
 
     def __init__(self, model: nn.Module, corpus: Corpus | PairCorpus, recipe: Recipe) -> None:
         self.model, self.corpus, self.recipe = model, corpus, recipe
@@ -200,14 +200,14 @@ class _Run:
         self.parallel = DistributedDataParallel(model) if self.world > 1 else model
         self.optimizers = make_optimizers(model, recipe)
         self.history = History()
-        torch.manual_seed(recipe.seed)  # of dropout; slices have a generator of their own
+        torch.manual_seed(recipe.seed)  # for dropout; slices have a separate generator
 
     def resume(self, folder: Path) -> None:
         """Go back to the newest checkpoint."""
         checkpoint = load_checkpoint(newest_checkpoint(folder))
         for name, ours in self._identity().items():
             if checkpoint.table.get(name) != ours:
-                got = textwrap.shorten(str(checkpoint.table.get(name)), 300, placeholder="...")  # a vocabulary is long
+                got = textwrap.shorten(str(checkpoint.table.get(name)), 300, placeholder="...")  # vocabularies are long
                 raise ValueError(f"{checkpoint.path} must be of the same {name}, got {got}.")
         if checkpoint.step > self.recipe.steps:
             raise ValueError(
@@ -231,7 +231,7 @@ class _Run:
         save_checkpoint(folder, self.history.step, self.model, self.corpus.tokenizer, tensors, randomness, table)
 
     def _identity(self) -> dict:
-        """Return what must be the same when a run goes on."""
+        """Return the settings that must be the same when a run is resumed."""
         return {
             "config": asdict(self.model.config),
             "tokenizer": self.corpus.tokenizer.as_table(),
@@ -240,7 +240,7 @@ class _Run:
         }
 
     def step(self) -> None:
-        """Take one step and note what happened."""
+        """Take one step and record it in the history."""
         recipe, step = self.recipe, self.history.step
         share = recipe.share(step)
         for optimizer in self.optimizers:
@@ -262,7 +262,7 @@ class _Run:
         self.history.learning_rate.append(share * recipe.learning_rate)
 
     def evaluate(self) -> None:
-        """Note the validation loss."""
+        """Record the validation loss."""
         self.history.validation.append((self.history.step, self.task.validation_loss(self.model)))
 
     def _backward(self, step: int) -> float:
@@ -273,7 +273,7 @@ class _Run:
         labels, total = self.task.num_labels(batch), 0.0
         for number, portion in enumerate(portions):
             share = self.task.num_labels(portion) / labels * self.world  # gradients are averaged over processes
-            # Gradients travel between processes once, with the last portion.
+            # Processes exchange gradients only once, with the last portion.
             waits = self.world > 1 and number + 1 < len(portions)
             with self.parallel.no_sync() if waits else nullcontext():
                 with self._precision():
@@ -294,7 +294,7 @@ class _Run:
 
 
 def make_optimizers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Return the optimizers of a recipe; each group knows its highest learning rate. Only matrices decay."""
+    """Return the optimizers of a recipe; each group stores its highest learning rate. Only matrices decay."""
     with_muon = recipe.optimizer == "muon"
     matrices, decaying, others = [], [], []
     for name, parameter in model.named_parameters():
@@ -315,7 +315,7 @@ def make_optimizers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimi
 
 
 def optimizer_tensors(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return all that optimizers remember, by names such as `0.12.exp_avg`: optimizer, parameter, what it is."""
+    """Return the state of optimizers by names such as `0.12.exp_avg`, for optimizer, parameter and kind."""
     return {
         f"{place}.{index}.{name}": tensor
         for place, optimizer in enumerate(optimizers)
@@ -325,7 +325,7 @@ def optimizer_tensors(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tens
 
 
 def load_optimizers(optimizers: list[torch.optim.Optimizer], tensors: dict[str, Tensor], path: Path) -> None:
-    """Give optimizers back what they remembered. Raises ValueError if it is of other optimizers."""
+    """Restore the state of optimizers. Raises ValueError if it belongs to other optimizers."""
     for place, optimizer in enumerate(optimizers):
         table = optimizer.state_dict()
         ours = {name: tensor for name, tensor in tensors.items() if name.startswith(f"{place}.")}

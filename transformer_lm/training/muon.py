@@ -1,8 +1,8 @@
 """Muon, an optimizer for the matrices of a network: every direction of an update gets the same size.
 
 Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024, https://kellerjordan.github.io/posts/muon.
-torch has one too, `torch.optim.Muon`; this one orthogonalises all matrices of one shape together, which is nearly twice
-as fast for a small model on a CPU.
+Unlike `torch.optim.Muon`, this one orthogonalises all matrices of the same shape together, which is nearly twice as
+fast for a small model on a CPU.
 """
 
 from collections import defaultdict
@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-# Of the polynomial that pushes singular values towards 1, steep at 0; from the source above.
+# Coefficients of the polynomial that pushes singular values towards 1, steep at 0; from the source above.
 LINEAR, CUBIC, QUINTIC = 3.4445, -4.7750, 2.0315
 
 
 class Muon(torch.optim.Optimizer):
-    """Gradient descent with Nesterov's momentum, each update made orthogonal. For matrices inside a network only.
+    """Gradient descent with Nesterov momentum and orthogonalised updates, only for matrices inside a network.
 
-    Raises ValueError for parameters that are no matrices.
+    Raises ValueError for parameters that are not matrices.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Change all matrices that have a gradient."""
+        """Update all matrices that have a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -46,7 +46,7 @@ class Muon(torch.optim.Optimizer):
         return loss
 
     def _step_together(self, matrices: list[Tensor], group: dict) -> None:
-        """Change matrices of one shape, up to turning them."""
+        """Update matrices of the same shape up to transposition."""
         gradients = [matrix.grad for matrix in matrices]
         for matrix in matrices:
             self.state[matrix].setdefault("momentum", torch.zeros_like(matrix))

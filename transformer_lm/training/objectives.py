@@ -1,4 +1,4 @@
-"""What a run of `train` learns: to continue a text, or to translate. Each task has its batches, its loss and its test.
+"""The tasks of `train`, language modelling and translation: each has its batches, its loss and its validation.
 
 Axes: b batch, m positions of the source, n of the target or text.
 """
@@ -14,11 +14,11 @@ from transformer_lm.texts.pairs import Pair, PairCorpus, padded_pairs, pair_batc
 from transformer_lm.texts.word_tokenizers import END, PAD, START
 from transformer_lm.translation.targets import shift_target, translation_loss
 
-EVALUATED = 250  # pairs in a batch of which nothing is learned
+EVALUATED = 250  # pairs in a batch for validation
 
 
 class LanguageModelling:
-    """To expect the next token of a text, at random slices of it."""
+    """Next-token prediction on random slices of a text."""
 
     def __init__(self, model: nn.Module, corpus: Corpus, batch_size: int, seed: int) -> None:
         if not hasattr(model.config, "vocab_size"):
@@ -35,13 +35,13 @@ class LanguageModelling:
         self.corpus, self.batch_size, self.seed, self.max_len = corpus, batch_size, seed, model.config.max_len
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
-        """Return the slices of a step, (b, n + 1), by seed and step alone."""
+        """Return the slices of a step, (b, n + 1), which depend only on seed and step."""
         seed = random.Random(f"{self.seed} {step}").getrandbits(63)
         generator = torch.Generator().manual_seed(seed)
         return (random_slices(self.corpus.train, self.batch_size, self.max_len + 1, generator),)
 
     def num_labels(self, portion: tuple[Tensor, ...]) -> int:
-        """Return over how many labels the loss of a portion is averaged."""
+        """Return the number of labels over which the loss of a portion is averaged."""
         b, length = portion[0].shape
         return b * (length - 1)
 
@@ -56,7 +56,7 @@ class LanguageModelling:
 
 
 class Translation:
-    """To expect the next token of a translation, at every place of it in one pass; pairs of similar length together."""
+    """Next-token prediction at every position of a translation (teacher forcing), on pairs of similar length."""
 
     def __init__(self, model: nn.Module, corpus: PairCorpus, batch_size: int, seed: int, smoothing: float) -> None:
         if not hasattr(model.config, "source_vocab_size"):
@@ -76,20 +76,20 @@ class Translation:
         self._epoch: tuple[int, list[list[Pair]]] = (-1, [])
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
-        """Return sources, decoder inputs and labels of a step, by seed and step alone: (b, m), (b, n) and (b, n)."""
+        """Return sources, decoder inputs and labels of a step, (b, m), (b, n) and (b, n), given only seed and step."""
         epoch, place = divmod(step, len(self.corpus.train) // self.batch_size)
         if self._epoch[0] != epoch:
             self._epoch = epoch, self._batches(f"{self.seed} {epoch}")
         return _labeled(self._epoch[1][place])
 
     def _batches(self, seed: str) -> list[list[Pair]]:
-        """Return full batches of an epoch. Which pairs are left over is drawn: otherwise it would be the longest."""
+        """Return the full batches of an epoch. Random pairs are left over, otherwise it would be the longest."""
         pairs = self.corpus.train
         chosen = random.Random(seed).sample(pairs, len(pairs) // self.batch_size * self.batch_size)
         return [[chosen[pair] for pair in batch] for batch in pair_batches(chosen, self.batch_size, seed)]
 
     def num_labels(self, portion: tuple[Tensor, ...]) -> int:
-        """Return over how many labels the loss of a portion is averaged: padding is none."""
+        """Return the number of labels over which the loss of a portion is averaged, without padding."""
         return int((portion[-1] != PAD).sum())
 
     def loss(self, model: nn.Module, portion: tuple[Tensor, ...]) -> Tensor:
@@ -99,7 +99,7 @@ class Translation:
 
     @torch.no_grad()
     def validation_loss(self, model: nn.Module) -> float:
-        """Return the loss on the validation pairs, in nats per token, without smoothing."""
+        """Return the loss on the validation pairs, in nats per token, without label smoothing."""
         pairs = sorted(self.corpus.validation, key=lambda pair: len(pair[1]))
         total, count = 0.0, 0
         with evaluating(model) as device:

@@ -1,11 +1,11 @@
-"""Sizes and recipes that go together, by name."""
+"""Presets: model sizes and matching recipes, by name."""
 
 from dataclasses import dataclass, replace
 
 from transformer_lm.modeling_lm import LMConfig, TransformerLM
 from transformer_lm.training.loop import Recipe
 
-# What modern small models do otherwise than GPT-2.
+# The options in which modern small models differ from GPT-2.
 MODERN = {
     "positions": "rotary",
     "norm": "plain",
@@ -20,7 +20,7 @@ MODERN = {
 
 @dataclass(frozen=True)
 class Preset:
-    """A model without its vocabulary, and how to train it."""
+    """The settings of a model without its vocabulary, and a recipe to train it."""
 
     settings: dict
     recipe: Recipe
@@ -39,14 +39,14 @@ class Preset:
 
 
 PRESETS = {
-    # As GPT-2 and the first transformers were made and trained, 0.8 million parameters.
+    # Built and trained like GPT-2 and the first transformers; 0.8 million parameters.
     "plain": Preset({}, Recipe(2000, learning_rate=1e-3, weight_decay=0.1, schedule="cosine", warmup=100)),
-    # The same size and batch, a fraction of the time to the same loss. bench/language_model.py measures it.
+    # The same size and batch, but the same loss in a fraction of the time, as bench/language_model.py measures.
     "default": Preset(
         MODERN,
         Recipe(140, optimizer="muon", learning_rate=1.5e-2, matrix_learning_rate=0.03, schedule="plateau", warmup=5),
     ),
-    # For ten minutes of one core.
+    # For ten minutes on one core.
     "large": Preset(
         MODERN | {"hidden": 192, "num_heads": 6, "max_len": 128},
         Recipe(1000, optimizer="muon", learning_rate=1e-2, schedule="plateau", warmup=5),

@@ -1,6 +1,6 @@
-"""Small models that come with the course, trained beforehand: their heads are there to be read.
+"""Small pre-trained models that come with the course, for the analysis of their heads.
 
-`bench/heads.py` and `bench/translation.py` train them again.
+`bench/heads.py` and `bench/translation.py` can train them again.
 """
 
 from pathlib import Path
@@ -16,10 +16,10 @@ def load_trained(name: str) -> tuple[Model, Tokenizer | PairTokenizer]:
     """Return a trained model and its tokenizer, in eval mode.
 
     "toy" was trained on sentences of the toy grammar and repeated random text, "shakespeare" on the text of
-    `load_shakespeare`, "hebrew" on the Hebrew Bible of `load_hebrew`. "lorin" translates into the language of that
-    name: see toy_languages.py.
+    `load_shakespeare`, "hebrew" on the Hebrew Bible of `load_hebrew`. "lorin" translates into the toy language
+    Lorin: see toy_languages.py.
 
-    Raises ValueError for another name.
+    Raises ValueError for an unknown name.
     """
     names = sorted(path.stem for path in FOLDER.glob("*.safetensors"))
     if name not in names:

@@ -1,4 +1,4 @@
-"""Accuracies of several seeds as a table, which says how far they differ."""
+"""Tables of accuracies over several seeds, with their range."""
 
 import html
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from transformer_lm.text_tables import aligned
 
 
 class ResultsTable:
-    """The accuracies of one data set, a row for each model and a column for each pool, each over several seeds.
+    """The accuracies on one data set over several seeds, with a row for each model and a column for each pool.
 
-    It prints as text, and in a notebook as HTML. A cell shows the mean over the seeds, then, if they differ, the
-    smallest and the largest.
+    It prints as text, and in a notebook as HTML. A cell shows the mean over the seeds and, if they differ, the smallest
+    and the largest.
     """
 
     def __init__(self, title: str, rows: str = "model", columns: str = "pool") -> None:
@@ -23,9 +23,9 @@ class ResultsTable:
         self._found: dict[tuple[str, str], list[float]] = {}
 
     def add(self, row: str, column: str, accuracies: Sequence[float]) -> None:
-        """Write the accuracies of all seeds into a cell, in place of what stood there.
+        """Write the accuracies of all seeds into a cell, replacing its content.
 
-        Raises ValueError if there is none, or one that is not between 0 and 1.
+        Raises ValueError if there are none, or one is not between 0 and 1.
         """
         accuracies = [float(accuracy) for accuracy in accuracies]
         if not accuracies:
@@ -38,18 +38,18 @@ class ResultsTable:
         self._found[row, column] = accuracies
 
     def mean(self, row: str, column: str) -> float:
-        """Return the mean over the seeds, NaN for a cell that is still empty."""
+        """Return the mean over the seeds, NaN for an empty cell."""
         return float(np.mean(self._found.get((row, column), [np.nan])))
 
     def cell(self, row: str, column: str) -> str:
-        """Return what a cell shows, which is nothing as long as it is empty."""
+        """Return the text of a cell, which is empty until accuracies are added."""
         if not (found := self._found.get((row, column))):
             return ""
         mean, low, high = (f"{number:.2f}" for number in (np.mean(found), min(found), max(found)))
         return mean if low == high else f"{mean} ({low}\N{EN DASH}{high})"
 
     def _lines(self) -> list[list[str]]:
-        """Return all cells line by line, the names of columns and rows among them."""
+        """Return all cells line by line, including the names of columns and rows."""
         cells = [[row, *(self.cell(row, column) for column in self.columns)] for row in self.rows]
         return [[self.title, *self.columns], *cells]
 

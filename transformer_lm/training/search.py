@@ -1,4 +1,4 @@
-"""Search for settings that suit a classifier, with optuna: the extra `search`, which nothing else needs."""
+"""Hyperparameter search for a classifier with optuna, which only the extra `search` installs."""
 
 import functools
 import inspect
@@ -18,7 +18,7 @@ from transformer_lm.training.result_tables import ResultsTable
 
 @dataclass(frozen=True)
 class Search:
-    """What a search has found: the best settings, their mean accuracy on validation, and all trials, the best first."""
+    """The result of a search: the best settings, their mean validation accuracy, and all trials, best first."""
 
     settings: dict[str, Any]
     accuracy: float
@@ -36,16 +36,19 @@ def search_settings(
     storage: str | Path | None = None,
     progress: bool = True,
 ) -> Search:
-    """Try settings, and return those that do best on validation in the mean over `seeds`; `seed` decides what is tried.
+    """Try settings, and return those with the best mean validation accuracy over `seeds`; `seed` selects the trials.
 
-    `space` has for each setting a range as a tuple, `(low, high)` or `(low, high, "log")`, choices as a list, or one
+    `space` gives for each setting a range as a tuple, `(low, high)` or `(low, high, "log")`, choices as a list, or one
     value: `{"learning_rate": (1e-4, 1e-1, "log"), "hidden": [4, 8], "batch_tokens": 64, "epochs": 20}`. Settings of
-    `train_classifier` go there, all others to `make_model(hidden=...)`. A trial whose loss is not finite is given up.
+    `train_classifier` are passed to it, all others to `make_model(hidden=...)`. A trial whose loss is not finite is
+    abandoned.
 
-    With `storage`, the name of an SQLite file, trials are kept: the same call goes on where the last was interrupted,
-    and finds what it would have found without. The best accuracy is the best of many, so a little too good.
+    With `storage`, the name of an SQLite file, trials are saved, and the same call continues where the last was
+    interrupted, with the same result as without an interruption. The best accuracy is the best of many, and therefore
+    slightly optimistic.
 
-    Raises ValueError for a space that can't be used, no trial or a file of another search, ImportError without optuna.
+    Raises ValueError for an invalid space, fewer than one trial or a file of another search, ImportError without
+    optuna.
     """
     try:
         import optuna
@@ -54,7 +57,7 @@ def search_settings(
     if trials < 1 or not len(seeds):
         raise ValueError(f"trials and seeds must be at least one each, got trials={trials} and seeds={seeds}.")
     ranges = {name: _range(name, values, optuna) for name, values in space.items() if isinstance(values, list | tuple)}
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # the bar and the table say enough about each trial
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # the progress bar and the table say enough about each trial
     url = None if storage is None else f"sqlite:///{Path(storage).absolute()}"
     study = optuna.create_study(storage=url, study_name="settings", direction="maximize", load_if_exists=True)
     asked = repr((space, list(seeds), seed))
@@ -63,9 +66,9 @@ def search_settings(
     study.set_user_attr("asked", asked)
 
     complete, diverged = optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED
-    done = len(study.get_trials(states=(complete, diverged)))  # without those that were interrupted
+    done = len(study.get_trials(states=(complete, diverged)))  # without interrupted trials
     for number in tqdm(range(done, trials), initial=done, total=trials, unit="trial", disable=not progress):
-        # Each trial has a seed of its own: one for all would try the same settings again when a search goes on.
+        # Each trial has a different seed: with a single seed, a resumed search would try the same settings again.
         study.sampler = optuna.samplers.TPESampler(seed=random.Random(f"{seed} {number}").getrandbits(32))
         trial = study.ask(ranges)
         chosen = space | trial.params
@@ -89,7 +92,7 @@ def search_settings(
 
 
 def _range(name: str, values: list | tuple, optuna: Any) -> Any:
-    """Return what optuna may choose from, refused if that is nothing."""
+    """Return what optuna may choose from; refuse an empty range."""
     if isinstance(values, list) and values:
         return optuna.distributions.CategoricalDistribution(values)
     low, high, *log = values if len(values) in (2, 3) else (0, 0)

@@ -1,6 +1,6 @@
-"""Several models that differ only in their weights, run as one: parameters are stacked, and one call runs them all.
+"""Stacking: several models that differ only in their weights run as one, with stacked parameters.
 
-Much of a step of a tiny model is overhead, which a stack pays once instead of once for each model.
+Much of a step of a tiny model is overhead, which a stack has only once instead of once for each model.
 
 Axes: s models, b batch, n positions, c classes.
 """
@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 class NotStackable(ValueError):
-    """These models cannot run as one. They can still be trained one after the other."""
+    """These models cannot run as one. They can still be trained one by one."""
 
 
 class Stack:
@@ -72,13 +72,13 @@ class Stack:
         """
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("error")  # an operation that vmap can only run model by model gives a warning
+                warnings.simplefilter("error")  # vmap warns about an operation that it can only run model by model
                 together = _gradients(stacked_cross_entropy(self(tokens), labels).sum(), self.parameters)
             alone = [
                 _gradients(F.cross_entropy(model(tokens[index]), labels[index]), dict(model.named_parameters()))
                 for index, model in enumerate(self.models)
             ]
-        except Exception as error:  # if the model is to blame, training it alone says so without vmap in the traceback
+        except Exception as error:  # if the model is the cause, training it alone shows that more clearly
             raise NotStackable(f"models must run in a stack, got: {error}") from error
         for name, gradient in together.items():
             expected = torch.stack([gradients[name] for gradients in alone])
@@ -86,7 +86,7 @@ class Stack:
                 raise NotStackable(f"models must get the same gradients in a stack as alone, got others for {name}.")
 
     def release(self) -> None:
-        """Give each model memory of its own, with the current values."""
+        """Give each model separate memory, with the current values."""
         for model in self.models:
             for parameter in model.parameters():
                 parameter.data = parameter.data.clone()
@@ -105,7 +105,7 @@ def stacked_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _gradients(loss: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the gradient of the loss for each parameter that is learned; 0 where the loss does not depend on it."""
+    """Return the gradient of the loss for each trainable parameter; 0 if the loss does not depend on it."""
     learned = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
     gradients = torch.autograd.grad(loss, list(learned.values()), materialize_grads=True)
     return dict(zip(learned, gradients, strict=True))

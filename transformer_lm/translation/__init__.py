@@ -1,4 +1,4 @@
-"""How translation is learned, done and marked."""
+"""Translation: training targets, decoding and scores."""
 
 from transformer_lm.lazily import exported
 

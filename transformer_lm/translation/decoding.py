@@ -1,7 +1,7 @@
-"""Translations out of a model: the likeliest token at each step, a drawn one, or the best of several that are tried.
+"""Decoding translations: greedy search, sampling and beam search.
 
-Each takes what reads a source and scores what comes next in a target. A model with `begin` and `next_scores` (see
-modeling_encoder_decoder.py) remembers what it has read; of any other, `model(source, target)` reads all anew each time.
+Each function takes an encoder-decoder. A model with `begin` and `next_scores` (see modeling_encoder_decoder.py) keeps a
+cache; any other is called as `model(source, target)` on all tokens at each step.
 
 Axes: b batch, m positions of the source, n of the target, k beams, v vocabulary.
 """
@@ -23,7 +23,7 @@ MAX_LEN = 100
 
 
 class _Anew:
-    """The state of a model that remembers nothing: all tokens so far."""
+    """The state of a model without a cache: all tokens so far."""
 
     def __init__(self, source: Tensor, target: Tensor) -> None:
         self.source, self.target = source, target
@@ -34,7 +34,7 @@ class _Anew:
 
 
 class _Reader:
-    """A model as the decoders here see it: where to begin, and the scores after one more token."""
+    """A uniform interface for models with and without a cache."""
 
     def __init__(self, model: nn.Module, cached: bool) -> None:
         self.model, self.remembers = model, cached and hasattr(model, "next_scores")
@@ -44,7 +44,7 @@ class _Reader:
         return self.model.begin(source) if self.remembers else _Anew(source, source[:, :0])
 
     def next_scores(self, tokens: Tensor, state: object) -> Tensor:
-        """Return the scores after one more token of each target, (b, v)."""
+        """Return the logits after one more token of each target, (b, v)."""
         if self.remembers:
             return self.model.next_scores(tokens, state)
         state.target = torch.cat((state.target, tokens[:, None]), dim=1)
@@ -61,7 +61,7 @@ def greedy_decode(
     max_len: int = MAX_LEN,
     cached: bool = True,
 ) -> Tensor:
-    """Return the likeliest next token again and again, until every sentence has ended or has max_len tokens.
+    """Return greedy translations: add the likeliest token until every sentence has ended or has max_len tokens.
 
     Shapes:
         source   (b, m)
@@ -81,7 +81,7 @@ def sample_decode(
     max_len: int = MAX_LEN,
     cached: bool = True,
 ) -> Tensor:
-    """Return translations drawn token by token, as `next_probabilities` of sampling.py says; the same for one seed.
+    """Return translations sampled token by token from `next_probabilities` of sampling.py, reproducible by seed.
 
     Shapes:
         source   (b, m)
@@ -121,7 +121,7 @@ def _decoded(
         ended, found = torch.zeros(b, dtype=torch.bool, device=device), []
         while len(found) < max_len and not ended.all():
             scores = reader.next_scores(tokens, state).clone()
-            scores[:, pad] = -math.inf  # padding is no word
+            scores[:, pad] = -math.inf  # padding is not a word
             tokens = choose(scores).masked_fill(ended, pad)
             found.append(tokens)
             ended = ended | (tokens == end)
@@ -141,12 +141,12 @@ def beam_search(
     pad: int = PAD,
     cached: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Return the best translation of each source among those that a beam search tries, and its score.
+    """Return the best translation of each source that a beam search finds, and its score.
 
-    The score of a row of tokens is the sum of their log-probabilities, END among them, divided by their number to the
-    power of alpha: with 0, short ones are ahead. In each step every unfinished row is extended by every token, finished
-    ones stay as they are, and of all of these the best `beams` go on, until all are finished or have max_len tokens.
-    One beam is greedy; as many as there are rows is exhaustive.
+    The score of a hypothesis is the sum of its tokens' log-probabilities, END included, divided by their number to the
+    power of alpha; alpha = 0 favours short ones. In each step every unfinished hypothesis is extended by every token,
+    finished ones stay unchanged, and the best `beams` of all these are kept, until all are finished or have max_len
+    tokens. One beam is greedy search; as many beams as possible hypotheses is exhaustive search.
 
     Shapes:
         source   (b, m)
@@ -159,17 +159,17 @@ def beam_search(
     with evaluating(model) as device:
         reader, k = _Reader(model, cached), beams
         state = reader.begin(source.to(device)).selected(torch.arange(b, device=device).repeat_interleave(k))
-        first_rows = torch.arange(b, device=device)[:, None] * k  # (b, 1): where the rows of each source begin
+        first_rows = torch.arange(b, device=device)[:, None] * k  # (b, 1): where the hypotheses of each source begin
         found = torch.empty(b, k, 0, dtype=torch.long, device=device)
         tokens = torch.full((b * k,), start, device=device)
         totals = torch.full((b, k), -math.inf, device=device)  # sums of log-probabilities
-        totals[:, 0] = 0.0  # one empty row to begin with; the others can't be extended
+        totals[:, 0] = 0.0  # one empty hypothesis at the start; the others cannot be extended
         lengths, ended = torch.zeros_like(totals), torch.zeros_like(totals, dtype=torch.bool)
         while found.shape[2] < max_len and not ended.all():
             steps = reader.next_scores(tokens, state).log_softmax(dim=-1).unflatten(0, (b, k))  # (b, k, v)
-            steps[:, :, pad] = -math.inf  # padding is no word
+            steps[:, :, pad] = -math.inf  # padding is not a word
             stays = torch.full_like(steps, -math.inf)
-            stays[:, :, pad] = 0.0  # what is finished goes on in one way only, at no cost
+            stays[:, :, pad] = 0.0  # a finished hypothesis continues in only one way, at no cost
             sums = totals[:, :, None] + torch.where(ended[:, :, None], stays, steps)
             counts = lengths + ~ended  # (b, k)
             ranked = (sums / counts[:, :, None] ** alpha).flatten(1)  # (b, k * v)
@@ -178,14 +178,14 @@ def beam_search(
             found = torch.cat((found.gather(1, rows[:, :, None].expand_as(found)), chosen[:, :, None]), dim=2)
             totals, lengths = sums.flatten(1).gather(1, best), counts.gather(1, rows)
             ended = ended.gather(1, rows) | (chosen == end)
-            ended |= totals.isinf()  # fewer than k rows so far: such a place is empty
+            ended |= totals.isinf()  # fewer than k hypotheses so far: this one is empty
             state, tokens = state.selected((first_rows + rows).flatten()), chosen.flatten()
     n = int(lengths[:, 0].max())
     return found[:, 0, :n], totals[:, 0] / lengths[:, 0] ** alpha
 
 
 def _limit(model: nn.Module, max_len: int) -> int:
-    """Return how many tokens to write at most: a model may have a limit of its own. Raises ValueError if below 1."""
+    """Return the largest number of tokens to generate, which the model may limit too. Raises ValueError if below 1."""
     if max_len < 1:
         raise ValueError(f"max_len must be 1 or more, got {max_len}.")
     return min(max_len, getattr(getattr(model, "config", None), "max_len", max_len))
@@ -195,9 +195,9 @@ def _limit(model: nn.Module, max_len: int) -> int:
 def translated(
     model: nn.Module, tokenizer: PairTokenizer, sentences: Sequence[str], beams: int = 1, **options: object
 ) -> list[str]:
-    """Return the translations of sentences: greedy with one beam, else by beam search, with the options of either.
+    """Return translations of sentences, by greedy search for one beam, else by beam search, with the options of either.
 
-    Raises ValueError if there is no sentence, or one without a word.
+    Raises ValueError if there are no sentences, or one has no words.
     """
     if isinstance(sentences, str) or not sentences:
         raise ValueError(f"sentences must be a list of at least one, got {sentences!r}.")

@@ -1,4 +1,4 @@
-"""How well a model translates a language whose right translations and alignments are known: see toy_languages.py.
+"""Exact match and alignment on toy languages, whose right translations and alignments are known.
 
 Axes: b batch, m positions of the source, n positions of the target.
 """
@@ -20,7 +20,7 @@ AT_ONCE = 250  # pairs
 
 
 def exact_translations(model: nn.Module, pairs: Sequence[Pair]) -> list[bool]:
-    """Return for each pair whether the likeliest token at each step gives the target exactly, END included."""
+    """Return for each pair whether greedy decoding gives the target exactly, END included."""
     longest = max(len(target) for _, target in pairs) + 1
     order = sorted(range(len(pairs)), key=lambda place: len(pairs[place][0]))
     exact = [False] * len(pairs)
@@ -35,14 +35,14 @@ def exact_translations(model: nn.Module, pairs: Sequence[Pair]) -> list[bool]:
 
 @torch.no_grad()
 def cross_attention_map(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
-    """Return where a decoder looks in the source at each position of the target: the mean of its last layer's heads.
+    """Return the cross-attention at each position of the target, averaged over the heads of the last layer.
 
     Shapes:
         source   (b, m)
         target   (b, n)  begins with START
         returns  (b, n, m)
     """
-    if hasattr(model, "attention_map"):  # of a recurrent net, which has one head
+    if hasattr(model, "attention_map"):  # a recurrent network, which has one head
         with evaluating(model) as device:
             return model.attention_map(source.to(device), target.to(device))
     maps = record_attention(model, source, target)
@@ -51,9 +51,9 @@ def cross_attention_map(model: nn.Module, source: Tensor, target: Tensor) -> Ten
 
 
 def aligned_share(model: nn.Module, tokenizer: PairTokenizer, pairs: Sequence[Pair]) -> float:
-    """Return how often attention is strongest at the source word that the next target word comes from.
+    """Return the fraction of target words whose attention is strongest at the source word that they come from.
 
-    The model reads the right words so far; END comes from no word, and is left out.
+    The model gets the right words so far; END has no source word, and is left out.
     """
     found = count = 0
     for start in range(0, len(pairs), AT_ONCE):

@@ -1,4 +1,4 @@
-"""What turns pairs of sentences into training examples, and a model's scores into one number.
+"""Training targets for translation: decoder inputs, labels and the loss.
 
 Axes: b batch, m positions of the source, n of the target, v vocabulary.
 """
@@ -12,7 +12,7 @@ from transformer_lm.shapes import match_axes
 
 @sealed_while_open("shift-target")
 def shift_target(targets: Tensor, start: int, end: int, pad: int) -> tuple[Tensor, Tensor]:
-    """Return what the decoder reads and, for each position, what it should say next.
+    """Return the decoder's inputs and, for each position, the label: the token that comes next.
 
     Shapes:
         targets  (b, n)      the words of each sentence, then padding
@@ -27,9 +27,9 @@ def shift_target(targets: Tensor, start: int, end: int, pad: int) -> tuple[Tenso
 
 @sealed_while_open("loss")
 def translation_loss(logits: Tensor, labels: Tensor, pad: int, label_smoothing: float = 0.0) -> Tensor:
-    """Return -ln p(label), averaged over the labels that are not padding.
+    """Return the cross-entropy -ln p(label), averaged over the labels that are not padding.
 
-    With `label_smoothing`, that share of each label is spread evenly over the vocabulary (Szegedy et al., Rethinking
+    With `label_smoothing`, that fraction of each label is spread evenly over the vocabulary (Szegedy et al., Rethinking
     the Inception Architecture, 2015, arXiv:1512.00567).
 
     Shapes:

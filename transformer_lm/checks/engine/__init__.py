@@ -1,1 +1,1 @@
-"""What every check uses: how answers are called, compared and told what is wrong."""
+"""The engine of all checks: it calls answers, compares their outputs and explains what is wrong."""

@@ -1,6 +1,6 @@
-"""How an answer is tried: the calls that a student's check and the judge make, in the same order, and what they get.
+"""Calling an answer: a student's check and the judge make the same calls, in the same order.
 
-The two differ in where the answer runs, in the inputs and in how far from right it may be. They share the rest.
+The two differ in where the answer runs, in the inputs and in the tolerance. They share the rest.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ SIZE_ONE = hint("size-one")
 
 
 class CallContract(Protocol):
-    """What has to be known about an exercise to call its answers: see `PublicExercise`."""
+    """The facts about an exercise that are needed to call its answers; see `PublicExercise`."""
 
     axes: dict[str, str]
     trains: tuple[str, ...]
@@ -42,9 +42,10 @@ class CallContract(Protocol):
 
 @dataclass(frozen=True)
 class Way:
-    """How a call is made: with an answer that is built anew, in eval mode, with inputs that are not contiguous, ...
+    """How a call is made: with a newly built answer, in eval mode, with non-contiguous inputs, ...
 
-    With `gradients`, those of the outputs that train are computed too. On the `other_device`, nothing is on the CPU.
+    With `gradients`, the gradients of the trainable outputs are computed too. With `other_device`, nothing is on the
+    CPU.
     """
 
     build: bool = False
@@ -56,10 +57,10 @@ class Way:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of an answer: the name of its case, how it is made, and the hint if something goes wrong only now.
+    """One call of an answer: the name of its case, how it is made, and the hint if this call is the first to fail.
 
-    A call about the `whole` exercise concerns none of its parts more than another. A check can't make one with `fresh`
-    sizes, because they must not be known before.
+    A call about the `whole` exercise concerns all of its parts alike. A check cannot make a call with `fresh` sizes,
+    because those must not be known in advance.
     """
 
     case: str
@@ -69,7 +70,7 @@ class Call:
     fresh: bool = False
 
 
-# In this order. Each gets a case of its own, drawn by the judge, frozen for a check.
+# In this order. Each has a separate case, which the judge draws at random and a check takes from the frozen values.
 FIRST = Call("first", Way(build=True, gradients=True))
 CALLS = (
     FIRST,
@@ -86,16 +87,16 @@ ELSEWHERE = Way(build=True, other_device=True)  # the last call of all
 
 
 def calls_of(exercise: CallContract) -> list[Call]:
-    """Return the calls that an exercise allows: without a batch there is no sequence to be alone."""
+    """Return the calls that an exercise allows: without a batch, no sequence can be tried alone."""
     return [call for call in CALLS if exercise.batched or not call.whole]
 
 
 @dataclass
 class Outcome:
-    """What came of a call.
+    """The result of a call.
 
-    The outputs that came, whatever they are; the gradients of each by the inputs; the inputs after the call; how many
-    matrix products it took, if that counts; and the first error.
+    It holds the outputs, whatever they are; the gradients of each with respect to the inputs; the inputs after the
+    call; the number of matrix products, if that is checked; and the first error.
     """
 
     outputs: dict[str, object] = field(default_factory=dict)
@@ -106,9 +107,9 @@ class Outcome:
 
 
 class Caller:
-    """Builds an answer and calls it, as its exercise says. It keeps what it has built for the next call.
+    """Builds an answer and calls it as its exercise says, and keeps what it has built for the next call.
 
-    `rules` returns the `with` in which the answer is called.
+    `rules` returns the context manager in which the answer is called.
     """
 
     def __init__(self, exercise: CallContract, rules: Callable[[], AbstractContextManager] = nullcontext) -> None:
@@ -116,7 +117,7 @@ class Caller:
         self.subject: object = None
 
     def call(self, answer: object, inputs: Inputs, way: Way, expected: dict[str, str] | None = None) -> Outcome:
-        """Return what comes of a call on these inputs. `expected` says in words what each output should be."""
+        """Return the result of a call on these inputs. `expected` describes in words what each output should be."""
         exercise = elsewhere(self.exercise) if way.other_device else self.exercise
         leaves = {name: tensor.clone() for name, tensor in inputs.items()}
         if way.gradients:
@@ -140,9 +141,9 @@ class Caller:
         return outcome
 
     def _keep_outputs(self, exercise: CallContract, outcome: Outcome, expected: dict[str, str]) -> None:
-        """Keep every output that comes, and the first error: it may be about one part of an exercise only."""
+        """Keep every output and the first error, which may concern only one part of an exercise."""
         given, outputs, counter = outcome.after, exercise.call(self.subject, outcome.after), ProductCounter()
-        counting = counter if exercise.products is not None else nullcontext()  # it slows every operation down
+        counting = counter if exercise.products is not None else nullcontext()  # counting slows every operation down
         with self.rules(), counting:
             for name in exercise.axes:
                 try:
@@ -157,7 +158,7 @@ class Caller:
             outcome.products = max(counter.count, _products_behind(outcome.outputs))
 
     def _keep_gradients(self, outcome: Outcome, leaves: Inputs) -> None:
-        """Keep the gradients of the squares, summed, of each output that trains, by the inputs that have any."""
+        """Keep the gradients of each trainable output's sum of squares with respect to the inputs that have any."""
         targets = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
         for output in self.exercise.trains:
             value = outcome.outputs[output]
@@ -184,7 +185,7 @@ class ProductCounter(TorchDispatchMode):
 
 
 def _products_behind(outputs: dict[str, object]) -> int:
-    """Return how many matrix products there are in the graph behind the outputs, whatever the counter has seen."""
+    """Return the number of matrix products in the autograd graph of the outputs, whatever the counter has seen."""
     seen, waiting = set(), [value.grad_fn for value in outputs.values() if isinstance(value, Tensor)]
     while waiting:
         node = waiting.pop()
@@ -196,7 +197,7 @@ def _products_behind(outputs: dict[str, object]) -> int:
 
 
 def attempt(call: Callable, *arguments: object) -> object:
-    """Return what a call gives back, or the error that it raises: what comes after it can be looked at all the same."""
+    """Return the result of a call, or the error that it raises, so that later outputs can still be examined."""
     try:
         return call(*arguments)
     except Exception as error:

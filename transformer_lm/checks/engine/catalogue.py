@@ -1,7 +1,7 @@
-"""The catalogue of hints that exercises share: sentences that name a mistake, by the id of the mistake.
+"""The catalogue of hints: sentences that name a mistake, each under the id of that mistake.
 
-They are in `hints.toml` beside this file. Code names ids, so a sentence can be edited there without touching anything
-else. `{name}` in a sentence is filled in where the hint is given. Those of one exercise are in its check and record.
+`hints.toml` beside this file holds the hints that several exercises share. Code refers to ids, so a sentence can be
+edited there without touching anything else. `{name}` in a sentence is filled in when the hint is given.
 """
 
 import functools
@@ -12,18 +12,18 @@ SHARED = Path(__file__).with_name("hints.toml")
 
 
 class Hint(str):
-    """A hint as a reader sees it, which knows the id of the mistake that it names."""
+    """A hint as the reader sees it, with the id of the mistake that it names."""
 
     id: str
 
     def __new__(cls, sentence: str, id: str) -> "Hint":
-        """Return the sentence, with the id."""
+        """Return the sentence as a hint with this id."""
         hint = super().__new__(cls, sentence)
         hint.id = id
         return hint
 
     def __getnewargs__(self) -> tuple[str, str]:
-        """Return what a copy, or another process, makes it from."""
+        """Return the arguments that copy and pickle need to recreate the hint."""
         return str(self), self.id
 
 

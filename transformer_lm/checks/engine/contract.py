@@ -1,7 +1,7 @@
-"""How an answer is called and checked: build it, give it weights, call it in several ways, compare.
+"""How an answer is called and checked: build it, give it weights, call it in several ways, and compare.
 
-What stands here and in the modules of the topics is all that a student's check, the writing of the frozen
-values and the grading agree on: names, sizes, weights, order of arguments. No solution.
+This module and the modules of the topics hold everything that a student's check, the writing of the frozen values and
+the grading must agree on: names, sizes, weights, order of arguments. They contain no solution.
 """
 
 import warnings
@@ -28,7 +28,7 @@ NOT_YOURS = hint("not-yours")
 
 @runtime_checkable
 class Contract(Protocol):
-    """What everybody may know about an exercise of any kind: it has an id, and it checks an answer."""
+    """The public part of an exercise of any kind: it has an id, and it checks an answer."""
 
     id: str
     check: Callable
@@ -36,18 +36,18 @@ class Contract(Protocol):
 
 @dataclass(frozen=True)
 class PublicExercise:
-    """What everybody may know about an exercise.
+    """The public part of an exercise.
 
-    `axes` holds the names of the outputs, in order, and the names of their axes; `trains` those outputs whose gradient
-    matters. `reads` holds the inputs that are given with each call, batch first, unless it is not `batched`: the other
-    inputs are weights. `build` makes from an answer and the inputs what is to be called, usually a module with those
-    weights; `call` yields its outputs one after the other, or the error that was raised instead of one (see `attempt`);
-    `tried` says in words how an output was made. `products` is the number of matrix products that one call may take,
-    where the exercise sets one. With `keeps_device`, outputs must be on the device of the inputs; not where an answer
-    is given numbers of Python's, or may return such. `about` names what is checked, if not everything. Where the
-    exercise `forbids_attention`, torch's ready-made attention is not an answer. The outputs that are `causal`,
-    (..., i, j), are exactly 0 where a key comes after its query. `returned_together` holds the outputs that come from
-    one call, where that matters: then a mistake is named only if it fits all of them.
+    `axes` holds the names of the outputs, in order, and the names of their axes; `trains` names the outputs whose
+    gradients are checked. `reads` names the inputs that are passed to each call, batch first unless the exercise is not
+    `batched`; the other inputs are weights. `build` makes the object to call from an answer and the inputs, usually a
+    module with those weights; `call` yields its outputs in order, or the error that was raised instead of one (see
+    `attempt`); `tried` describes in words how an output was made. `products` is the number of matrix products
+    that one call may take, if the exercise limits it. With `keeps_device`, outputs must be on the device of the inputs;
+    it is off where an answer gets Python numbers, or may return them. `about` names what is checked, if not everything.
+    If the exercise `forbids_attention`, torch's ready-made attention is not accepted. The `causal` outputs, (..., i,
+    j), are exactly 0 where a key comes after its query. `returned_together` names outputs that come from one call,
+    where that matters: then a mistake is named only if it fits all of them.
     """
 
     id: str
@@ -70,14 +70,14 @@ class PublicExercise:
         return next((names for names in self.returned_together if output in names), (output,))
 
     def called(self, subject: object, inputs: Inputs) -> Iterator[Tensor]:
-        """Yield the outputs one after the other, up to the first error, which is raised."""
+        """Yield the outputs in order, up to the first error, which is raised."""
         for output in self.call(subject, inputs):
             if isinstance(output, Exception):
                 raise output
             yield output
 
     def rules(self) -> AbstractContextManager:
-        """Return the `with` in which a check calls an answer: it refuses what the exercise forbids."""
+        """Return the context manager in which a check calls an answer; it refuses what the exercise forbids."""
         return refused_attention() if self.forbids_attention else nullcontext()
 
     def calls_ready_made(self, answer: object) -> bool:
@@ -87,12 +87,12 @@ class PublicExercise:
             with self.rules():
                 for _ in self.called(self.build(answer, given), given):
                     pass
-        except Exception as error:  # whatever else goes wrong is told by the check itself
+        except Exception as error:  # the check itself reports any other error
             return described(error)[1] == READY_MADE
         return False
 
     def only(self, about: str, *outputs: str) -> "PublicExercise":
-        """Return the exercise with nothing but some of its outputs to look at; `about` names them in words."""
+        """Return the exercise restricted to some of its outputs; `about` describes them in words."""
 
         def call(subject: object, inputs: Inputs) -> Iterator[Tensor]:
             found = zip(self.axes, self.call(subject, inputs), strict=False)
@@ -102,7 +102,7 @@ class PublicExercise:
         return replace(self, axes={name: self.axes[name] for name in outputs}, trains=trains, call=call, about=about)
 
     def check(self, answer: object, *more: Callable[[object], None]) -> None:
-        """Print one line if the answer is right however it is called and passes all `more`, else raise CheckFailed."""
+        """Print one line if the answer is right in every call and passes all of `more`, else raise CheckFailed."""
         frozen, caller = load_frozen(self.id), Caller(self, self.rules)
         cases = self._cases(frozen.cases)
         for call in calls_of(self):
@@ -117,7 +117,7 @@ class PublicExercise:
         passed(self.id, f"{right}, and gradients flow." if self.trains else f"{right}.")
 
     def _cases(self, frozen: tuple[Case, ...]) -> dict[str, Case]:
-        """Return the cases of a check by their names in CALLS; not those of fresh sizes, which nobody may know."""
+        """Return the cases of a check by their names in CALLS, without those of fresh sizes, which stay secret."""
         first, other_length, other_sizes, *smallest = frozen
         cases = {"first": first, "other length": other_length, "other sizes": other_sizes}
         if self.batched:
@@ -130,7 +130,7 @@ class PublicExercise:
         return cases
 
     def _check_call(self, caller: Caller, answer: object, call: Call, case: Case, hints: dict[str, str]) -> None:
-        """Raise CheckFailed unless a call does what it should."""
+        """Raise CheckFailed unless a call gives the expected result."""
         given = on_device(case.inputs)
         outcome = caller.call(answer, given, call.way, self._expected(case))
         try:
@@ -144,7 +144,7 @@ class PublicExercise:
         return {name: f"{name} {in_words(case.outputs[name].shape, axes)}" for name, axes in self.axes.items()}
 
     def _compare_outputs(self, outcome: Outcome, given: Inputs, case: Case, hints: dict[str, str]) -> None:
-        """Raise CheckFailed unless all outputs came and are right. One that is wrong explains more than an error."""
+        """Raise CheckFailed unless all outputs are there and right. A wrong output explains more than an error."""
         for name in outcome.outputs:
             with described_errors(self.tried(given, name), f"{name}, a tensor of numbers"):
                 tried, together = self.tried(given, name), self.together(name)
@@ -154,7 +154,7 @@ class PublicExercise:
         self.compare_products(self.tried(given, next(iter(self.axes))), outcome.products)
 
     def _compare_the_rest(self, outcome: Outcome, given: Inputs, case: Case) -> None:
-        """Raise CheckFailed unless the future has no weight, inputs are as they were, and gradients are right."""
+        """Raise CheckFailed unless the future has no weight, the inputs are unchanged, and the gradients are right."""
         for name in self.causal:
             if any(row[..., i + 1 :].any() for i, row in enumerate(outcome.outputs[name].unbind(-2))):
                 raise CheckFailed(self.tried(given, name), f"{name} has small weights there", "exactly 0", AHEAD)
@@ -172,14 +172,14 @@ class PublicExercise:
         elsewhere(self)._compare_outputs(outcome, case.inputs, case, {})
 
     def compare_products(self, tried: str, count: int) -> None:
-        """Raise CheckFailed if a call took another number of matrix products than the exercise asks for."""
+        """Raise CheckFailed if a call took a different number of matrix products than the exercise asks for."""
         if self.products is not None and count != self.products:
             yours, expected = f"{count} matrix products", f"{self.products} matrix product"
             raise CheckFailed(tried, yours, expected, hint("too-many-products"))
 
 
 def require_own(answer: object) -> None:
-    """Raise CheckFailed if an answer is what the package holds: where answers are judged, that is left out."""
+    """Raise CheckFailed if an answer comes from the package, which does not contain it where answers are graded."""
     home = str(getattr(answer, "__module__", ""))
     if home.startswith("transformer_lm."):
         tried = f"to find where {getattr(answer, '__name__', 'the answer')} is written"
@@ -193,9 +193,9 @@ def on_device(inputs: Inputs) -> Inputs:
 
 
 def load_parameters(module: object, weights: Inputs, tried: str) -> nn.Module:
-    """Put tensors in the place of a module's parameters, by name, such as `q.weight`; gradients flow to them.
+    """Replace a module's parameters by tensors, by name, such as `q.weight`; gradients flow to the tensors.
 
-    Raises CheckFailed if it is no module, or there is no such parameter, or it has another shape.
+    Raises CheckFailed if the object is not a module, or a parameter is missing or has another shape.
     """
     if not isinstance(module, nn.Module):
         yours = f"an object of type {type(module).__name__}"
@@ -215,7 +215,7 @@ def load_parameters(module: object, weights: Inputs, tried: str) -> nn.Module:
             expected = f"{name}, a parameter that is learned"
             raise CheckFailed(tried, f"{name} gets no gradient", expected, hint("does-not-learn"))
         delattr(owner, part)
-        owner._parameters[part] = weight.to(theirs.dtype)  # so that parameters() shows it
+        owner._parameters[part] = weight.to(theirs.dtype)  # so that parameters() returns it
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")  # which nobody reads
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")  # we do not read .grad
         return module.to(weight.device)

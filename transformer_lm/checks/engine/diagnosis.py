@@ -1,4 +1,4 @@
-"""Whether outputs are right, and if not, which known mistake explains them."""
+"""Comparing outputs with the expected ones, and finding the known mistake that explains a difference."""
 
 from collections.abc import Mapping
 
@@ -12,8 +12,9 @@ from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.shapes import in_words
 from transformer_lm.test_values import Case
 
-# How far an entry may lie from what is expected, relative to 1 plus the largest entry. Right answers in float32 stay
-# below a fifth of it, known mistakes lie over a hundred times as far away: tests/checks/test_frozen.py measures both.
+# How far an entry may be from the expected one, relative to 1 plus the largest entry. Right answers in float32 stay
+# below a fifth of this, and known mistakes are over a hundred times as far away: tests/checks/test_frozen.py measures
+# both.
 TOLERANCE = 2e-5
 GRADIENT = 1e-4  # relative to the largest gradient
 SHOWN = 4  # entries of a wrong row; the first wrong one is among them
@@ -28,7 +29,7 @@ def compare(
     hints: dict[str, str],
     together: tuple[str, ...] = (),
 ) -> None:
-    """Raise CheckFailed if the output `name` differs from the case's; say which known mistake explains it, if any.
+    """Raise CheckFailed if the output `name` differs from the case's; name the known mistake that explains it, if any.
 
     The outputs `together` come from the same call.
     """
@@ -51,7 +52,7 @@ def compare(
 
 
 def compare_gradients(tried: str, output: str, found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Raise CheckFailed unless an output has these gradients; where there is none, it is 0."""
+    """Raise CheckFailed unless an output has these gradients; a missing gradient counts as 0."""
     largest = max(_largest(gradient) for gradient in expected.values())
     for name, gradient in expected.items():
         theirs = _plain(found[name]) if name in found else torch.zeros(gradient.shape)
@@ -80,10 +81,10 @@ def _array(numbers: ArrayLike) -> np.ndarray:
 def known_mistake(
     outputs: dict[str, object], wrong: str, case: Case, hints: dict[str, str], together: tuple[str, ...] = ()
 ) -> Hint | None:
-    """Return the hint of the known mistake that explains the wrong output, those before it, and most after it.
+    """Return the hint of the known mistake that explains the wrong output, all before it, and most after it.
 
-    The outputs `together` come from the same call: each must be as that mistake makes it, or another known mistake
-    must explain it, one that leaves the wrong output as it should be.
+    The outputs `together` come from the same call. That mistake must explain each of them, or else another known
+    mistake must explain it, one that does not affect the wrong output.
     """
     names = list(outputs)
     needed = {*names[: names.index(wrong) + 1], *together} & outputs.keys()
@@ -99,7 +100,7 @@ def known_mistake(
 
 
 def _has_its_own(name: str, mistake: str, wrong: str, outputs: dict[str, object], case: Case) -> bool:
-    """Return whether an output after the wrong one has a mistake of its own, and each of the two changes only one."""
+    """Return whether a later output has a separate mistake, and each of the two mistakes changes only one output."""
     if list(outputs).index(name) < list(outputs).index(wrong) or mistake in case.mistakes.get(name, {}):
         return False
     return any(
@@ -114,18 +115,18 @@ def _explains(mistake: str, name: str, yours: object, case: Case) -> bool:
 
 
 def close(yours: Tensor, expected: Tensor) -> bool:
-    """Return whether two tensors have one shape and agree within float32 rounding; NaN agrees with NaN."""
+    """Return whether two tensors have the same shape and agree within float32 rounding; NaN equals NaN."""
     return yours.shape == expected.shape and not distant(yours, expected).any()
 
 
 def distant(yours: Tensor, expected: Tensor) -> Tensor:
-    """Return which entries lie further apart than rounding explains."""
+    """Return which entries differ by more than rounding explains."""
     yours, expected = _plain(yours), _plain(expected)
     return ~torch.isclose(yours, expected, rtol=0, atol=tolerance(expected), equal_nan=True)
 
 
 def tolerance(expected: Tensor) -> float:
-    """Return how far from these numbers a right answer may lie."""
+    """Return how far a right answer may be from these numbers."""
     finite = expected[expected.isfinite()].abs()
     return TOLERANCE * (1 + (finite.max().item() if len(finite) else 0))
 
@@ -144,7 +145,7 @@ def _shape_hint(yours: torch.Size, expected: torch.Size) -> Hint:
 
 
 def general_hint(yours: Tensor, expected: Tensor) -> Hint:
-    """Return a hint for a mistake that is not known."""
+    """Return a hint for an unknown mistake."""
     if yours.shape != expected.shape:
         return _shape_hint(yours.shape, expected.shape)
     if yours.isnan().any():
@@ -161,7 +162,7 @@ def _is_whole(expected: Tensor) -> bool:
 
 
 def _numbers(entries: Tensor, whole: bool) -> str:
-    """Return the first entries in brackets; as whole numbers where only such are expected."""
+    """Return the first entries in brackets, as whole numbers if only whole numbers are expected."""
     numbers = [
         f"{number:.0f}" if whole and number.is_integer() else f"{number:.4f}"
         for number in _plain(entries)[:SHOWN].tolist()

@@ -1,7 +1,7 @@
-"""Checks of topic 03: the report of an experiment, settings that were tuned and what came of them over five seeds.
+"""Checks of topic 03: the report of an experiment, with tuned settings and their accuracies over five seeds.
 
-Students tune and report; grading trains a model of its own with the reported settings. This file holds what a
-report must look like and which accuracies are possible, measured over seeds in tests/judging/test_experiments.py.
+Students tune and report; grading trains a new model with the reported settings. This file defines what a report must
+look like and which accuracies are possible, as measured over seeds in tests/judging/test_experiments.py.
 """
 
 import math
@@ -11,7 +11,7 @@ from transformer_lm.checks.engine.failure import CheckFailed, passed
 from transformer_lm.checks.engine.reported_values import is_number, listed, plain, told
 
 SEEDS = 5
-ENOUGH = 3  # of them must reach the goal
+ENOUGH = 3  # of the seeds must reach the goal
 MOST_STEPS, MOST_TOKENS = 1000, 200_000  # grading trains up to 15 times
 LIMITS = {"hidden": (1, 64), "learning_rate": (1e-6, 1), "batch_tokens": (2, 4096), "epochs": (1, 100)}
 HEADS = {"num_heads": (1, 16)}
@@ -20,7 +20,7 @@ WHOLE = ("hidden", "batch_tokens", "epochs", "num_heads")
 
 @dataclass(frozen=True)
 class Goal:
-    """What can be had on a data set: accuracies from `reached` to `possible`; an epoch has `tokens` tokens."""
+    """The attainable results on a data set: accuracies from `reached` to `possible`; an epoch has `tokens` tokens."""
 
     reached: float
     possible: float
@@ -29,7 +29,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Run:
-    """What a report says of one data set."""
+    """The part of a report about one data set."""
 
     settings: dict[str, float]
     accuracies: list[float]
@@ -37,7 +37,7 @@ class Run:
 
 @dataclass(frozen=True)
 class ExperimentExercise:
-    """What everybody may know about an exercise that asks for an experiment: `goals` by the name of the data set."""
+    """The public part of an exercise that asks for an experiment: `goals` by the name of the data set."""
 
     id: str
     name: str
@@ -52,7 +52,7 @@ class ExperimentExercise:
         passed(self.id, f"complete, and {ENOUGH} of {SEEDS} seeds or more reach the goal on each data set.")
 
     def read(self, report: object) -> dict[str, Run]:
-        """Return what a plain report says of each data set, or raise CheckFailed if anything is missing in it."""
+        """Return what a plain report says about each data set, or raise CheckFailed if anything is missing."""
         if not isinstance(report, dict):
             raise self._failed("the report", told(report), "a dictionary", "Paste the dictionary that was printed.")
         if set(report) != set(self.goals):
@@ -61,7 +61,7 @@ class ExperimentExercise:
         return {data: self._run(data, report[data]) for data in self.goals}
 
     def check_run(self, data: str, run: Run) -> None:
-        """Raise CheckFailed unless enough seeds reach the goal, and none more than there is to reach."""
+        """Raise CheckFailed unless enough seeds reach the goal, and none exceeds what is possible."""
         goal = self.goals[data]
         yours = ", ".join(f"{accuracy:.2f}" for accuracy in run.accuracies)
         if max(run.accuracies) > goal.possible:
@@ -74,7 +74,7 @@ class ExperimentExercise:
             )
 
     def _run(self, data: str, entry: object) -> Run:
-        """Return the entry for one data set, of plain numbers within the limits."""
+        """Return the entry for one data set, checked to hold plain numbers within the limits."""
         what = f"the entry for {data}"
         wanted = {*self.limits, "accuracies"}
         if not isinstance(entry, dict) or set(entry) != wanted:

@@ -1,4 +1,4 @@
-"""What a check says: one line when an answer is right, four lines when it is wrong."""
+"""The messages of a check: one line when an answer is right, four lines when it is wrong."""
 
 import os
 import re
@@ -15,14 +15,14 @@ from transformer_lm.checks.engine.catalogue import Hint, hint
 from transformer_lm.checks.engine.ready_made import READY_MADE
 from transformer_lm.checks.engine.verdict import Failure
 
-# Folders whose lines a student did not write: this package, torch, Python's own modules and what is installed.
+# Folders with code that the student did not write: this package, torch, Python's own modules and what is installed.
 PACKAGE = Path(__file__).resolve().parents[2]
 NOT_THEIRS = {
     PACKAGE,
     Path(torch.__file__).resolve().parent,
     *(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
 }
-CHECKING = "TRANSFORMER_LM_CHECKING"  # set where a whole notebook is checked: its kernel then shows failures as data
+CHECKING = "TRANSFORMER_LM_CHECKING"  # set while a whole notebook is checked: its kernel then displays failures as data
 FAILURE = "application/vnd.transformer-lm.failure+json"  # the type of that data
 NONE = hint("something-is-none")
 
@@ -30,7 +30,7 @@ NONE = hint("something-is-none")
 class CheckFailed(AssertionError):
     """An answer is wrong: what was tried, what came out, what should have, and the likely mistake.
 
-    A hint from the catalogue brings the id of the mistake with it.
+    A hint from the catalogue carries the id of the mistake.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class CheckFailed(AssertionError):
         return self.failure.expected
 
     def with_hint(self, hint: str) -> "CheckFailed":
-        """Return the same with another hint, for whoever knows more about the mistake."""
+        """Return the same failure with another hint, for a caller that knows more about the mistake."""
         return CheckFailed(self.tried, self.yours, self.expected, hint, self.failure.error, self.failure.earned)
 
     @classmethod
     def of(cls, failure: Failure) -> "CheckFailed":
-        """Return the error that says what another process has found."""
+        """Return the error for a failure that another process has found."""
         known = failure.hint if failure.mistake is None else Hint(failure.hint, failure.mistake)
         return cls(failure.tried, failure.yours, failure.expected, known, failure.error, failure.earned)
 
@@ -75,12 +75,12 @@ class CheckFailed(AssertionError):
 
 
 def passed(exercise: str, what: str) -> None:
-    """Print the one line of an answer that is right."""
+    """Print the one line for a right answer."""
     print(f"✓ {exercise}: {what}")
 
 
 def kind(value: object) -> str:
-    """Return in words what a value is: None, how many values, its shape, or its type."""
+    """Describe a value in words: None, the number of values, its shape, or its type."""
     if value is None:
         return "None: a function without `return` gives None"
     if isinstance(value, tuple | list):
@@ -92,7 +92,7 @@ def kind(value: object) -> str:
 
 @contextmanager
 def described_errors(tried: str, expected: str) -> Iterator[None]:
-    """Turn whatever an answer raises into CheckFailed, with the line of the answer that raised it."""
+    """Turn any error that an answer raises into CheckFailed, with the line of the answer that raised it."""
     try:
         yield
     except CheckFailed:
@@ -103,22 +103,22 @@ def described_errors(tried: str, expected: str) -> Iterator[None]:
 
 
 def described(error: Exception) -> tuple[str, Hint]:
-    """Return what was raised and where, and a hint."""
+    """Return a description of the error and its place, and a hint."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not NOT_THEIRS & set(Path(frame.filename).resolve().parents)]
     message = _first_line(error)
     if isinstance(error, NotImplementedError) and theirs and not message:
         return f"raises NotImplementedError in {theirs[-1].name}", hint("no-code")
-    lines = [frame.line for frame in theirs if frame.line]  # code that was made from a text has none
+    lines = [frame.line for frame in theirs if frame.line]  # code compiled from a string has none
     where = f" in `{lines[-1]}`" if lines else ""
     if message == READY_MADE:
         return f"calls torch's ready-made attention{where}", READY_MADE
     yours = f"raises {type(error).__name__}{where}: {message}".rstrip(": ")
-    if hasattr(error, "hint"):  # one of ours, which knows the mistake
+    if hasattr(error, "hint"):  # one of our errors, which knows the mistake
         return yours, error.hint
     if isinstance(error, NotImplementedError) and frames and PACKAGE in Path(frames[-1].filename).resolve().parents:
-        return yours, hint("not-yours")  # what students get of the package has this error where the answer was
-    # What follows reads torch's and Python's own messages: they have no other sign.
+        return yours, hint("not-yours")  # in the students' package, this error replaces the answer
+    # The rest goes by the messages of torch and Python, because nothing else tells these errors apart.
     if "inplace operation" in message:
         return yours, hint("changed-in-place")
     if "view size is not compatible" in message:
@@ -136,6 +136,6 @@ def described(error: Exception) -> tuple[str, Hint]:
 def _first_line(error: Exception) -> str:
     try:
         lines = str(error).strip().splitlines()
-    except Exception:  # an error whose own text cannot be had
+    except Exception:  # an error whose text cannot be read
         return ""
     return lines[0] if lines else ""

@@ -1,4 +1,4 @@
-"""What dropout does to numbers of which it should drop half, each by itself: it drops some and doubles the others."""
+"""Recognising dropout with rate 0.5, which independently sets each number to 0 or doubles it."""
 
 from torch import Tensor
 
@@ -7,10 +7,10 @@ EXPECTED = "0% and about 50%"
 
 
 def dropped_shares(found: Tensor, whole: Tensor) -> tuple[float, float, float]:
-    """Return which share of numbers is neither 0 nor doubled, which share is 0, and how mixed the two kinds are.
+    """Return the fraction of numbers neither 0 nor doubled, the fraction of zeros, and how mixed the two kinds are.
 
-    `whole` holds the numbers without dropout. The third is the share of the lines of numbers with both kinds in them,
-    along the axis where it is smallest.
+    `whole` holds the numbers without dropout. The third result is the fraction of lines of numbers that contain both
+    kinds, along the axis where it is smallest.
     """
     dropped, doubled = found.abs() < CLOSE, (found - 2 * whole).abs() < CLOSE
     mixed = [(dropped.any(axis) & ~dropped.all(axis)).double().mean().item() for axis in range(dropped.ndim)]
@@ -18,7 +18,7 @@ def dropped_shares(found: Tensor, whole: Tensor) -> tuple[float, float, float]:
 
 
 def is_halved(wrong: float, dropped: float) -> bool:
-    """Return whether these shares are those of numbers of which half are dropped; luck spoils it less than once in
-    a hundred million times, for 200 numbers or more.
+    """Return whether these fractions are those of dropout with rate 0.5; for 200 numbers or more, chance gives a wrong
+    result less than once in a hundred million times.
     """
     return not wrong and 0.3 < dropped < 0.7

@@ -1,7 +1,7 @@
-"""The shapes that really occur while the code of a cell runs: for each call, statement by statement.
+"""The shapes that really occur while the code of a cell runs, recorded call by call and statement by statement.
 
-A copy of the cell is run in which each statement reports what it assigns or returns. Torch itself reports the tensors
-that take part in between. What a student's code computes stays the same, and so does the order in which it does.
+We run a copy of the cell in which each statement reports what it assigns or returns. Torch itself reports the tensors
+that are used in between. The student's code computes the same values in the same order.
 """
 
 import ast
@@ -19,19 +19,19 @@ from transformer_lm.checks.engine.source import without_magics
 
 MOST_CALLS, MOST_CALLS_OF_ONE = 200, 20
 MOST_STATEMENTS, MOST_STATEMENTS_OF_ONE, MOST_SHAPES = 800, 200, 50  # in all, in one call, in one statement
-RECORDER, CALL = "_shape_recorder_", "_shape_call_"  # names that no student uses
+RECORDER, CALL = "_shape_recorder_", "_shape_call_"  # names that students do not use
 FILE = "<shape comments>"
 
 
 def observe(source: str, name: str, namespace: dict, run: Callable[[object], None]) -> list[dict]:
-    """Return what happens in each call of a function of the cell while `run` is given what the cell defines as `name`.
+    """Return a record of each call of the cell's functions while `run` gets what the cell defines as `name`.
 
-    The cell runs in a copy of the namespace, without expressions of its own and without what it prints; what it calls
-    itself is not noted, and whatever follows the definition may raise. Each call is a dict: the line of its
+    The cell runs in a copy of the namespace, without its bare expressions and without printing; calls that the cell
+    makes itself are not recorded, and the code after the definition may raise. Each call is a dict: the line of its
     function, the ints by name (`values`), those of self (`attributes`), and its `statements`.
 
-    Raises ValueError if the cell is not Python, or defines no such name; and whatever raises before it is defined, or
-    in `run`.
+    Raises ValueError if the cell is not Python, or does not define the name; passes on any error raised before the
+    definition, or in `run`.
     """
     text = without_magics(source)
     tree = ast.parse(text)
@@ -59,7 +59,7 @@ def _defined(tree: ast.Module) -> str:
 
 
 def target_names(statement: ast.stmt) -> list[str]:
-    """Return what a statement assigns to, as written; nothing for a return or an expression."""
+    """Return the targets of a statement as written; none for a return or an expression."""
     return [ast.unparse(target) for target in _targets(statement)]
 
 
@@ -79,7 +79,7 @@ def _flat(target: ast.expr) -> list[ast.expr]:
 
 
 class _Instrumented(ast.NodeTransformer):
-    """Lets each function report its calls and each statement in it report its values."""
+    """Makes each function report its calls and each of its statements report its values."""
 
     def __init__(self) -> None:
         self.in_function = False
@@ -114,7 +114,7 @@ class _Instrumented(ast.NodeTransformer):
         names = ast.List([ast.Constant(ast.unparse(target)) for target in targets], ast.Load())
         several = any(isinstance(target, ast.Tuple | ast.List) for target in getattr(node, "targets", []))
         at_once = not several and not isinstance(node, ast.AugAssign) and not _is_item(targets)
-        if at_once:  # the value is all there is to know
+        if at_once:  # the value is all we need
             node.value = _report("whole", _report("begin"), node.value, *where, names)
             return node
         node.value = _report("begun", _report("begin"), node.value, *where)
@@ -134,7 +134,7 @@ def _at(place: ast.stmt, new: ast.stmt) -> ast.stmt:
 
 
 def _is_item(targets: list[ast.expr]) -> bool:
-    """Tell whether the one target is an item, as in `scores[mask] = 0`: it has a place, and no shape of its own."""
+    """Return whether the only target is an item, as in `scores[mask] = 0`, whose shape differs from the name's."""
     return len(targets) == 1 and isinstance(targets[0], ast.Subscript)
 
 
@@ -143,27 +143,27 @@ def _is_plain(node: ast.expr) -> bool:
 
 
 class Recorder(TorchFunctionMode):
-    """Notes what instrumented code reports, and the shapes of all tensors that torch is given or gives back."""
+    """Records what instrumented code reports, and the shapes of all tensors that torch takes or returns."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[dict] = []
         self._count = 0  # of statements
-        self._open: list[dict[Shape, None]] = []  # the shapes seen so far in each statement that has begun
+        self._open: list[dict[Shape, None]] = []  # the shapes seen so far in each unfinished statement
         self._begun: dict[tuple, tuple[dict, object]] = {}
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         given = list(_shapes([*args, *kwargs.values()])) if self._open else []
         if getattr(function, "__name__", "") == "linear" and len(args) > 1:
-            given += [shape[::-1] for shape in _shapes(args[1])]  # as it stands in the formula
+            given += [shape[::-1] for shape in _shapes(args[1])]  # as it appears in the formula
         result = function(*args, **kwargs)
         for seen in self._open:
             _note(seen, [*given, *_shapes(result)])
         return result
 
     def enter(self, line: int, arguments: dict[str, object]) -> int:
-        """Note a call of a function; return its number, or -1 for one too many."""
+        """Record a call of a function; return its number, or -1 beyond the limit."""
         before = sum(call["function"] == line for call in self.calls)
         if len(self.calls) >= MOST_CALLS or before >= MOST_CALLS_OF_ONE:
             return -1
@@ -174,23 +174,23 @@ class Recorder(TorchFunctionMode):
         return len(self.calls) - 1
 
     def begin(self) -> dict[Shape, None]:
-        """Note that a statement begins; return where its shapes will be found."""
-        del self._open[:-MOST_SHAPES]  # those that an error left behind
+        """Record that a statement begins; return the dict that will collect its shapes."""
+        del self._open[:-MOST_SHAPES]  # statements that an error left unfinished
         self._open.append({})
         return self._open[-1]
 
     def whole(self, seen: dict, value: object, call: int, line: int, column: int, names: list[str]) -> object:
-        """Note all of a statement whose value is assigned or returned as it is; return the value."""
+        """Record a complete statement whose value is assigned or returned as it is; return the value."""
         self._note_statement(seen, call, line, column, names, value)
         return value
 
     def begun(self, seen: dict, value: object, call: int, line: int, column: int) -> object:
-        """Keep what is known before the value is assigned; return the value."""
+        """Record what is known before the value is assigned; return the value."""
         self._begun[call, line, column] = seen, value
         return value
 
     def assigned(self, call: int, line: int, column: int, names: list[str], values: list | None) -> None:
-        """Note a statement after it has assigned values to several targets, or in place, or to an item."""
+        """Record a statement after it has assigned values to several targets, or in place, or to an item."""
         seen, value = self._begun.pop((call, line, column))
         if values is None:
             self._note_statement(seen, call, line, column, names, value)
@@ -225,7 +225,7 @@ def _note(seen: dict[Shape, None], shapes: Iterable[Shape]) -> None:
 
 
 def _shapes(value: object, depth: int = 3) -> Iterable[Shape]:
-    """Yield the shapes of the tensors in a value, also in lists; a parameter that is a matrix also transposed."""
+    """Yield the shapes of the tensors in a value or its lists; for a matrix parameter, the transposed shape too."""
     if isinstance(value, Tensor):
         yield tuple(value.shape)
         if isinstance(value, nn.Parameter) and value.ndim == 2:

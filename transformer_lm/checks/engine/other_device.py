@@ -1,8 +1,8 @@
-"""A device that is not there: an answer that would stop on a GPU, where the CPU's tensors cannot be used, stops here.
+"""A simulated GPU: an answer that would fail on a real one, because it mixes in tensors on the CPU, fails here too.
 
-The CPU computes everything, so numbers stay what they are. Tensors are marked by where they would be, and an operation
-on tensors of two places is refused, as torch does. A tensor made without saying where is on the CPU; one from outside,
-or from a device that the answer names, may be used anywhere.
+The CPU computes everything, so the numbers stay the same. Each tensor is marked with the device where it would be, and
+an operation on tensors of two devices is refused, as in torch. A tensor created without a device is on the CPU; one
+from outside, or on a device that the answer names itself, may be used anywhere.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from torch.utils import _device
 from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.failure import CheckFailed
 
-THERE = torch.device("cuda", 0)  # what the tensors on it call it
+THERE = torch.device("cuda", 0)  # what tensors on it return as their device
 HERE = torch.device("cpu")
 
 MADE_HERE = hint("always-on-the-cpu")
@@ -28,9 +28,9 @@ PLAIN_LIST = hint("layers-in-a-plain-list")
 NOT_A_PART = hint("layer-not-an-attribute")
 
 MOVES = {"to", "cpu", "cuda", "type_as"}
-# What a tensor that is there answers when it is asked where it is.
+# The attributes by which a tensor reports its device, with their values on the other device.
 ANSWERS = {Tensor.device: THERE, Tensor.is_cuda: True, Tensor.is_cpu: False}
-# An index may be on the CPU; copying is from anywhere to anywhere.
+# An index may be on the CPU; copying works between any two devices.
 MAY_MIX = {"_has_compatible_shallow_copy_type", "copy_", "__setitem__", "index_put_", "__set__", "tensor_split"}
 
 
@@ -42,14 +42,14 @@ def _refusal(message: str, hint: str) -> RuntimeError:
 
 
 class OtherDevice(TorchFunctionMode):
-    """While it is active, `.to(THERE)` and `device=THERE` give tensors that are marked as being there."""
+    """While it is active, `.to(THERE)` and `device=THERE` return tensors that are marked as being there."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.answer_chooses = False  # it has asked whether there is a GPU: what it does without one tells nothing
+        self.answer_chooses = False  # it has asked whether there is a GPU: what it does without one proves nothing
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        """Run one function of torch, and mark its results by where they would be."""
+        """Run one function of torch, and mark its results with the device where they would be."""
         kwargs, name, given = dict(kwargs or {}), function.__name__, tensors_in([args, kwargs])
         places = [place_of(tensor) for tensor in given]
         asked = getattr(function, "__self__", None)
@@ -57,18 +57,18 @@ class OtherDevice(TorchFunctionMode):
             return ANSWERS[asked]
         if THERE in places and name == "get_device":
             return THERE.index
-        if not kwargs.get("force"):  # NumPy is given a copy of the CPU's
+        if not kwargs.get("force"):  # NumPy gets a copy on the CPU
             self.look_at(name, args, given)
         if name in MOVES:
             return _moved(function, args, kwargs)
         if name in ("tensor", "as_tensor") and not isinstance(args[0] if args else None, Tensor):
-            places = []  # numbers, wherever they were
+            places = []  # plain numbers, whatever their device was
         place = THERE if THERE in places else HERE if HERE in places or not places else None
         if kwargs.get("device") is None and function in _device._device_constructors():
-            kwargs["device"] = _device.CURRENT_DEVICE  # by torch.set_default_device, or None
+            kwargs["device"] = _device.CURRENT_DEVICE  # set by torch.set_default_device, or None
         if kwargs.get("device") is not None:
             place = _named(kwargs["device"])
-            kwargs["device"] = HERE  # which computes it
+            kwargs["device"] = HERE  # which really computes it
         result = function(*args, **kwargs)
         known = [_memory(tensor) for tensor in given]
         for tensor in tensors_in(result):
@@ -91,7 +91,7 @@ class OtherDevice(TorchFunctionMode):
 
 @contextmanager
 def other_device(mode: OtherDevice) -> Iterator[None]:
-    """Pretend that there is another device; `torch.from_numpy`, which no mode sees, makes tensors on the CPU."""
+    """Simulate another device; `torch.from_numpy`, which no mode intercepts, makes tensors on the CPU."""
     from_numpy, is_available = torch.from_numpy, torch.cuda.is_available
 
     def asked() -> bool:
@@ -104,12 +104,12 @@ def other_device(mode: OtherDevice) -> Iterator[None]:
 
 
 def place_of(tensor: Tensor) -> torch.device | None:
-    """Return where a tensor would be, None if it was never marked."""
+    """Return the device where a tensor would be, None if it was never marked."""
     return getattr(_memory(tensor), "place", None)
 
 
 def mark(tensor: Tensor, place: torch.device | None) -> Tensor:
-    """Mark a tensor, and all that share its memory, as being in a place."""
+    """Mark a tensor, and all that share its memory, as being on a device."""
     memory = _memory(tensor)
     if memory is not None:
         memory.place = place
@@ -117,7 +117,7 @@ def mark(tensor: Tensor, place: torch.device | None) -> Tensor:
 
 
 def _memory(tensor: Tensor) -> torch.UntypedStorage | None:
-    """Return the memory of a tensor, which its views share; None for a kind of tensor without any of its own."""
+    """Return the memory of a tensor, which its views share; None for a kind of tensor that has no storage."""
     try:
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):  # inside torch.vmap, or a sparse one
@@ -125,17 +125,17 @@ def _memory(tensor: Tensor) -> torch.UntypedStorage | None:
 
 
 def tensors_in(value: object) -> list[Tensor]:
-    """Return the tensors in lists, tuples and dictionaries, however deep."""
+    """Return the tensors in lists, tuples and dictionaries, however deeply nested."""
     return [each for each in _unpacked(value) if isinstance(each, Tensor)]
 
 
 def _named(device: object) -> torch.device | None:
-    """Return the place that an answer names; what it names otherwise, such as a device that it chose, is unknown."""
+    """Return the device that an answer names; any other, such as one that it chose itself, is unknown."""
     return THERE if isinstance(device, int) or torch.device(device).type == THERE.type else None
 
 
 def _moved(function: Callable, args: tuple, kwargs: dict) -> Tensor:
-    """Return a tensor as `to`, `cpu` or `type_as` would: a copy where the place changes."""
+    """Return a tensor as `to`, `cpu` or `type_as` would: a copy if the device changes."""
     tensor, *rest = args
     place = place_of(tensor)
     target = kwargs.pop("device", None) or kwargs.pop("other", None)
@@ -160,7 +160,7 @@ def _moved(function: Callable, args: tuple, kwargs: dict) -> Tensor:
 def elsewhere(exercise):
     """Return a PublicExercise that moves its inputs to the other device before it builds or calls an answer.
 
-    Its outputs must come back from there, and all layers that compute must be parts of the module that was built.
+    Its outputs must be on that device too, and every layer that is called must be part of the module that was built.
     """
 
     mode = OtherDevice()
@@ -193,18 +193,18 @@ def _there(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @contextmanager
 def _only_parts_of(subject: object, tried: str) -> Iterator[None]:
-    """Raise CheckFailed if a layer with parameters is called that is not a part of the module."""
+    """Raise CheckFailed if a layer with parameters is called that is not part of the module."""
     called: list[nn.Module] = []
     with register_module_forward_pre_hook(lambda module, given: called.append(module)):
         try:
             yield
-        finally:  # it explains what a stray layer has raised
+        finally:  # a stray layer explains the error that it has raised
             if isinstance(subject, nn.Module):
                 _require_parts(subject, called, tried)
 
 
 def _require_parts(module: nn.Module, called: list[nn.Module], tried: str) -> None:
-    """Raise CheckFailed if one of the layers has parameters and is not a part of the module."""
+    """Raise CheckFailed if one of the layers has parameters and is not part of the module."""
     parts = set(module.modules())
     strays = [layer for layer in called if any(map(_has_parameters, set(layer.modules()) - parts))]
     places = [(name, stray) for stray in strays for part in parts for name in vars(part) if _holds(part, name, stray)]
@@ -216,17 +216,17 @@ def _require_parts(module: nn.Module, called: list[nn.Module], tried: str) -> No
 
 
 def _has_parameters(layer: nn.Module) -> bool:
-    """Return whether a layer has parameters of its own."""
+    """Return whether a layer itself has parameters."""
     return any(parameter is not None for parameter in layer._parameters.values())
 
 
 def _holds(part: nn.Module, name: str, layer: nn.Module) -> bool:
-    """Return whether an attribute is a list, tuple, set or dictionary that holds a layer, however deep."""
+    """Return whether an attribute is a list, tuple, set or dictionary that holds a layer, however deeply nested."""
     return name not in vars(nn.Module()) and any(each is layer for each in _unpacked(getattr(part, name)))
 
 
 def _unpacked(value: object) -> list:
-    """Return what is in lists, tuples, sets and dictionaries, however deep."""
+    """Return the items of lists, tuples, sets and dictionaries, however deeply nested."""
     if isinstance(value, dict):
         value = list(value.values())
     return [inner for each in value for inner in _unpacked(each)] if isinstance(value, list | tuple | set) else [value]

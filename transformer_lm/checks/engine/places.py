@@ -1,7 +1,7 @@
-"""Finds exercises by their place: there is a folder `topic_NN_name` for each topic, with a module for each exercise.
+"""Finds exercises by path: each topic has a folder `topic_NN_name`, with a module for each exercise.
 
-The module's name is the exercise's id, with underscores. What several exercises of a topic share stands in modules
-beside theirs, which hold no exercise.
+The module's name is the exercise's id, with underscores. Code that several exercises of a topic share is in further
+modules of the folder, which define no exercise.
 """
 
 import pkgutil
@@ -12,7 +12,7 @@ PREFIX = "topic_"
 
 
 def modules_by_topic(package: str) -> dict[str, list[ModuleType]]:
-    """Return the modules in the folders of topics of a package, by the topic's name, such as `01_self_attention`."""
+    """Return the modules in a package's topic folders, by the topic's name, such as `01_self_attention`."""
     topics = [name for name in _names_in(package) if name.startswith(PREFIX)]
     return {
         topic.removeprefix(PREFIX): [

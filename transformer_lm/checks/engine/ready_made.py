@@ -1,4 +1,4 @@
-"""Torch's ready-made attention, which is not an answer where students write attention themselves."""
+"""Refuses torch's ready-made attention where students must write attention themselves."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,13 +18,13 @@ LAYERS = (
     nn.TransformerDecoder,
     nn.TransformerDecoderLayer,
 )
-# What the names of torch's functions have in common.
+# The common part of the names of torch's attention functions.
 OPERATORS = ("scaled_dot_product", "flash_attention", "efficient_attention", "multi_head_attention", "transformer_enc")
 
 
 @contextmanager
 def refused_attention() -> Iterator[None]:
-    """Let torch's ready-made attention raise RuntimeError inside the `with`, under whatever name it is called."""
+    """Make torch's ready-made attention raise RuntimeError inside the `with`, under any of its names."""
     with ExitStack() as refusals:
         for layer in LAYERS:
             for method in ("__init__", "forward"):
@@ -34,7 +34,7 @@ def refused_attention() -> Iterator[None]:
 
 
 class _Refusing(TorchFunctionMode):
-    """Sees every call of a torch function, whoever makes it."""
+    """Intercepts every call of a torch function."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if any(part in str(getattr(function, "__name__", function)) for part in OPERATORS):

@@ -1,4 +1,4 @@
-"""What an answer reports, as plain numbers and texts, and how to speak of it."""
+"""Values that an answer reports, as plain numbers and texts, and their descriptions in words."""
 
 from collections.abc import Mapping
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 from transformer_lm.checks.engine.failure import kind
 
-TEXT, ENTRIES = 200, 100  # what is read of a word, and of a list
+TEXT, ENTRIES = 200, 100  # the most that is read of a text, and of a list
 MANY = 1e12  # larger numbers are not written out
 
 
 def plain(value: object, depth: int = 3, texts: int = 0) -> object:
-    """Return numbers of any library, and dictionaries and lists of them, as plain ones; of all else its kind.
+    """Return numbers of any library, in dictionaries and lists too, as plain ones; for anything else its kind.
 
     Texts of at most `texts` characters stay as they are, unless that is 0.
     """
@@ -28,17 +28,17 @@ def plain(value: object, depth: int = 3, texts: int = 0) -> object:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a plain value is a number; True and False are none."""
+    """Return whether a plain value is a number; True and False do not count."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def told(value: object) -> str:
-    """Return what a plain value is, in words; a text is what `plain` says of something else."""
+    """Describe a plain value in words; a text is already the description that `plain` gave."""
     if isinstance(value, str):
         return value
     return f"{value:.6g}" if isinstance(value, int | float) and abs(value) < MANY else kind(value)
 
 
 def listed(names: object) -> str:
-    """Return names in their order, cut short if they are many."""
+    """Return names in their order, shortened if there are many."""
     return ", ".join(sorted(str(name)[:40] for name in names))[:200] or "none"

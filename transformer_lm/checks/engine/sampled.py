@@ -1,6 +1,6 @@
-"""What checks of random answers share: how an answer is asked, and which counts cannot be luck.
+"""Checks of random answers: how to call an answer, and which counts cannot be due to chance.
 
-A check counts what an answer draws. Every count differs a little from what is expected; an answer is refused for
+A check counts what an answer draws. Every count differs a little from what is expected; an answer is refused only for
 differences that a right one practically never shows.
 """
 
@@ -19,9 +19,9 @@ from transformer_lm.checks.engine.failure import CheckFailed, described_errors, 
 from transformer_lm.device import best_device
 
 Case = dict[str, NDArray]
-Ask = Callable[[Case], NDArray]  # gives a case to an answer and returns what it draws, or raises CheckFailed
+Ask = Callable[[Case], NDArray]  # passes a case to an answer and returns what it draws, or raises CheckFailed
 
-SURPRISE = 25.0  # a right answer shows a count that surprises as much less than 3 times in 10**11
+SURPRISE = 25.0  # a right answer gives so surprising a count less than 3 times in 10**11
 
 NOT_LONG = hint("tokens-not-long")
 FIXED_SEED = hint("seed-fixed")
@@ -29,14 +29,14 @@ NOT_TORCH = hint("not-torchs-generator")
 
 
 def surprising(count: int, draws: int, chance: float) -> bool:
-    """Tell whether a count is so far from draws * chance that luck does not explain it."""
+    """Return whether a count is so far from draws * chance that luck does not explain it."""
     return surprise(count, draws, chance) > SURPRISE
 
 
 def surprise(count: int, draws: int, chance: float) -> float:
     """Return how little luck explains a count: one as far out has a probability of exp(-surprise) or less.
 
-    That is the bound of Chernoff (1952). It holds on either side of draws * chance, for every number of draws, and with
+    This is the bound of Chernoff (1952). It holds on either side of draws * chance, for every number of draws; with
     q = count / draws it is draws * (q ln(q / chance) + (1 - q) ln((1 - q) / (1 - chance))).
     """
     share = count / draws
@@ -50,18 +50,18 @@ def _divergence(share: float, chance: float) -> float:
 
 
 def start_over(inputs: Inputs) -> None:
-    """Seed torch's generator if the inputs hold a seed; without one it goes on where it is."""
+    """Seed torch's generator if the inputs hold a seed; without one it continues from its current state."""
     if "seed" in inputs:
         torch.manual_seed(int(inputs["seed"]))
 
 
 def without_seed(case: Case) -> Case:
-    """Return the case as it is given to a call that draws what comes next."""
+    """Return the case without its seed, for a call that continues drawing."""
     return {key: array for key, array in case.items() if key != "seed"}
 
 
 def asked_here(exercise: PublicExercise, answer: object) -> Ask:
-    """Return what asks an answer in this process, as a notebook does."""
+    """Return a function that calls an answer in this process, as a notebook does."""
     (name,) = exercise.axes
 
     def ask(case: Case) -> NDArray:
@@ -79,7 +79,7 @@ def asked_here(exercise: PublicExercise, answer: object) -> Ask:
 
 
 def not_a_tensor(tried: str, name: str, what: str) -> CheckFailed:
-    """Return what to say of an output that is something else than a tensor."""
+    """Return the failure of an output that is not a tensor."""
     return CheckFailed(tried, f"{name} is {what}", f"{name}, a tensor", hint("not-a-tensor", name=name))
 
 
@@ -90,7 +90,7 @@ def require_long(tried: str, name: str, output: NDArray) -> None:
 
 
 def require_fresh(tried: str, first: NDArray, second: NDArray, repeated: NDArray) -> None:
-    """Raise CheckFailed unless a second call draws anew, and one after the seed of the first repeats the first."""
+    """Raise CheckFailed unless a second call draws again, and a call with the seed of the first repeats it."""
     if np.array_equal(first, second):
         raise CheckFailed(f"{tried}, twice", "the same both times", "another draw with each call", FIXED_SEED)
     if not np.array_equal(first, repeated):

@@ -1,8 +1,8 @@
-"""Shape comments, such as `k = self.k(x)  # (b, n, hidden)`, held against the shapes that occur.
+"""Shape comments, such as `k = self.k(x)  # (b, n, hidden)`, compared with the shapes that occur.
 
 A comment is beside its statement, directly below or directly above, and gives the shape of what the statement assigns
-or returns. What is right is right in any words. Only a comment in the notation that the assignments name can be wrong;
-another is not understood, and costs nothing as long as at least as many statements have a comment that is right.
+or returns. A right shape counts in any wording. Only a comment in the notation that the assignments describe can
+be wrong; any other is not understood, and costs nothing as long as at least as many statements have a right comment.
 """
 
 import ast
@@ -36,12 +36,12 @@ MEND_SHAPES = "Print the shape just before that line and just after it, and name
 ALL_RIGHT = "every tensor's shape is given, and right."
 MISSING, WRONG, UNCLEAR = "missing", "wrong", "not understood"
 MOST_REMARKS = 30  # beside, above or below one statement
-SHORT = 3  # the longest name that need not stand for the argument of `__init__` with that name
+SHORT = 3  # longer names mean the argument of `__init__` with that name
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A statement whose shape comment is missing, wrong or not understood; `text` says what its shape was."""
+    """A statement whose shape comment is missing, wrong or not understood; `text` gives its real shape."""
 
     line: int
     kind: str
@@ -49,15 +49,15 @@ class Finding:
 
     @property
     def costs(self) -> bool:
-        """Whether it takes points off."""
+        """Whether it costs points."""
         return self.kind != UNCLEAR
 
 
 def findings(source: str, observations: list[dict]) -> list[Finding]:
     """Return the statements of a cell whose shape comments are not right, in the order of their lines.
 
-    If more of them are not understood than are right, those are missing. Nothing of the source is executed. Raises
-    ValueError if it is not Python, or the observations are not those of it.
+    If more comments are not understood than are right, those count as missing. The source is not executed. Raises
+    ValueError if it is not Python, or the observations are of other code.
     """
     try:
         functions = _Reader(without_magics(source)).functions
@@ -114,14 +114,14 @@ def check_shape_comments(exercise: PublicExercise, answer: Callable) -> None:
 
 
 def praise(unclear: list[int]) -> str:
-    """Return what is said where nothing is missing or wrong, with the lines whose comments are not understood."""
+    """Return the message for comments without a mistake, with the lines whose comments are not understood."""
     if not unclear:
         return ALL_RIGHT
     lines = ", ".join(map(str, unclear))
     return f"every tensor's shape that can be read is right (not understood, and not judged: line {lines})."
 
 
-# --- where comments are -------------------------------------------------------------------------
+# --- where the comments are -------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -135,13 +135,13 @@ class Statement:
 
     @property
     def around(self) -> list[Remark]:
-        """The comments that have lines for themselves, and may be about a neighbour."""
+        """The comments on separate lines, which may be about a neighbouring statement."""
         return self.above + self.below
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function, or a method of an `owner`; its statements by line and column, and names that need not be sizes."""
+    """A function or a method of an `owner`, its statements by line and column, and names that need not be sizes."""
 
     name: str
     owner: str
@@ -179,7 +179,7 @@ class _Reader(ast.NodeVisitor):
     def _visit_statement(self, node: ast.stmt) -> None:
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if self.statements is None or node.value is None or is_text:
-            return  # nothing will be observed
+            return  # there is nothing to observe
         first, last = node.lineno, node.end_lineno
         while self.columns.get(last + 1, -1) >= node.col_offset:
             last += 1
@@ -196,9 +196,9 @@ class _Reader(ast.NodeVisitor):
 
 
 def _comments(text: str) -> tuple[dict[int, int], dict[int, Remark]]:
-    """Return the columns of comments that have a line for themselves, and what comments say by their first lines.
+    """Return the columns of comments on separate lines, and the remarks of all comments by their first lines.
 
-    A line that goes on with the one before it belongs to that.
+    A line that continues the comment before it belongs to that comment.
     """
     columns: dict[int, int] = {}
     texts: dict[int, str] = {}
@@ -219,7 +219,7 @@ def _comments(text: str) -> tuple[dict[int, int], dict[int, Remark]]:
 
 
 def _share(statements: list[Statement]) -> None:
-    """Give statements in a row that have no comment of their own the one above the first, and below the last."""
+    """Give consecutive statements without comments the one above the first and the one below the last."""
     rows = [(one, other) for one, other in pairwise(statements) if one.node.end_lineno + 1 == other.node.lineno]
     for one, other in rows:
         if not (one.beside or other.beside):
@@ -228,12 +228,12 @@ def _share(statements: list[Statement]) -> None:
         if not (one.beside or other.beside):
             one.below = other.below
     for one, other in pairwise(statements):
-        if one.node.end_lineno == other.node.lineno:  # which of the two a comment is about cannot be told
+        if one.node.end_lineno == other.node.lineno:  # a comment may be about either of the two
             one.beside = other.beside = [replace(remark, is_plain=False) for remark in other.beside]
 
 
 def _unsteady(function: ast.AST) -> frozenset[str]:
-    """Return the names that need not be sizes: of loops, changed in place, set to a number, or of an axis."""
+    """Return the names that need not be sizes: those of loops, changed in place, set to a number, or for an axis."""
     names = {"dim", "axis"}
     for node in ast.walk(function):
         targets = [] if isinstance(node, ast.AnnAssign) else [getattr(node, "target", None)]
@@ -243,12 +243,12 @@ def _unsteady(function: ast.AST) -> frozenset[str]:
     return frozenset(names)
 
 
-# --- what has been observed ---------------------------------------------------------------------
+# --- what was observed ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Execution:
-    """One execution of a statement: the shapes of what it assigns or returns, and of all tensors that take part."""
+    """One execution of a statement: the shapes of what it assigns or returns, and of all tensors that it uses."""
 
     statement: Statement
     kind: str  # of the value: tensor, tuple, list or other
@@ -257,7 +257,7 @@ class Execution:
 
     @property
     def has_shape(self) -> bool:
-        """Whether a tensor gets a name or is returned, alone or with others that are told apart."""
+        """Whether a tensor gets a name or is returned, alone or among others that can be distinguished."""
         node = self.statement.node
         is_return = isinstance(node, ast.Return)
         is_several = len(target_names(node)) > 1 or (is_return and self.kind == "tuple")
@@ -275,7 +275,7 @@ def _is_item(node: ast.stmt) -> bool:
 
 
 def _is_plain(node: ast.expr | None) -> bool:
-    """Return whether a value is a name or some of them, so no new tensor."""
+    """Return whether a value is a name or several names, and so not a new tensor."""
     if isinstance(node, ast.IfExp):
         return _is_plain(node.body) and _is_plain(node.orelse)
     if isinstance(node, ast.Tuple | ast.List):
@@ -288,7 +288,7 @@ def _is_plain(node: ast.expr | None) -> bool:
 def _checked_calls(
     observations: list[dict], functions: dict[int, Function]
 ) -> list[tuple[Function, dict, list[Execution]]]:
-    """Return the calls with their functions and statements, or raise ValueError if `observe` cannot have told them."""
+    """Return the calls with their functions and statements, or raise ValueError if they cannot come from `observe`."""
     try:
         _demand(type(observations) is list and len(observations) <= MOST_CALLS)
         calls = []
@@ -329,9 +329,9 @@ def _demand(condition: bool) -> None:
 
 
 class _Call:
-    """One call of a function: what names stand for in it, and what is to be said about the comments of what it runs.
+    """One call of a function: the values of its names, and the verdict on the comments of the statements that it runs.
 
-    Comments between two statements are taken as those of the upper one or of the lower one, whichever makes more right.
+    Comments between two statements count as those of the upper or of the lower one, whichever makes more of them right.
     """
 
     def __init__(self, function: Function, call: dict, executions: list[Execution], made_with: dict[str, int]) -> None:
@@ -345,8 +345,8 @@ class _Call:
         known |= {name: sizes[0] for name, sizes in values.items()}
         self.known = {name: size for name, size in known.items() if size > 0}
         self.free = {name for name, sizes in call["values"].items() if len(sizes) > 1}
-        self.right: set[int] = set()  # statements that need a comment and have one that is right
-        self.settled: set[int] = set()  # comments with a line for themselves that fit a neighbour
+        self.right: set[int] = set()  # statements that need a comment and have a right one
+        self.settled: set[int] = set()  # comments on separate lines that fit a neighbour
         self.found: dict[int, Finding] = {}
         self.lone: dict[int, Finding] = {}
         given = self.known
@@ -355,14 +355,14 @@ class _Call:
         self._judge()
 
     def _own(self, execution: Execution, is_above: bool) -> list[Remark]:
-        """Return the comments that most probably are about a statement."""
+        """Return the comments that are most probably about a statement."""
         statement = execution.statement
         around = [statement.above, statement.below] if is_above else [statement.below, statement.above]
         several = [[remark for remark in remarks if remark.claims] for remarks in (statement.beside, *around)]
         return next(filter(None, several), [])
 
     def _agreed(self, known: dict[str, int], is_above: bool) -> dict[str, int]:
-        """Return the sizes on which most comments agree; where they are as many, one that no other name has."""
+        """Return the sizes on which most comments agree; in a tie, one that no other name has."""
         votes: dict[str, Counter] = defaultdict(Counter)
         places: dict[tuple, set[int]] = defaultdict(set)
         for each in self.executions:
@@ -387,7 +387,7 @@ class _Call:
         return sum(any(self._is_right(remark, each) for remark in _remarks_of(each)) for each in needed)
 
     def _judge(self) -> None:
-        """Find what is to be said about each statement, and about the comments that have a line for themselves."""
+        """Judge the comments of each statement, and those on separate lines."""
         taken: dict[Remark, Statement] = {}
         for each in self.executions:
             statement = each.statement
@@ -405,7 +405,7 @@ class _Call:
                 self.right.add(id(statement))
 
     def _place(self, remark: Remark, execution: Execution, right: list[Remark]) -> None:
-        """Note whether a comment with a line for itself fits a statement beside it."""
+        """Record whether a comment on a separate line fits a statement beside it."""
         is_below = remark in execution.statement.below
         if remark.is_connected and not is_below and remark in self.continued:
             return  # it is about the statement above it
@@ -420,7 +420,7 @@ class _Call:
             self.lone[id(remark)] = _of_no_tensor(wrong[0], execution) if is_claim_right else said
 
     def _finding(self, execution: Execution, right: list[Remark], above: list[Remark]) -> Finding | None:
-        """Return what is to be said about a statement with those comments that are right."""
+        """Return the finding for a statement, given those comments that are right."""
         statement, is_needed = execution.statement, execution.needs_comment
         is_settled = any(remark in right for remark in statement.beside) or not execution.has_shape
         for remark in filter(self._is_clear, statement.beside):
@@ -452,12 +452,12 @@ class _Call:
         return remark.is_plain and all(size.value({}) in {1, *self.occurring} for size in sizes)
 
     def _are_parts(self, shapes: Iterable[Written], execution: Execution) -> bool:
-        """Return whether all written shapes are those of tensors that take part in a statement."""
+        """Return whether all written shapes are those of tensors that a statement uses."""
         parts = (*execution.shapes, *execution.parts)
         return all(any(self._fits(written, shape) for shape in parts) for written in shapes)
 
     def _fits(self, written: Written, shape: Shape) -> bool:
-        """Return whether a written shape can be this one; a name that is not known must be one size in it."""
+        """Return whether a written shape can be this one; an unknown name must have one size throughout."""
         bound: dict[str, int] = {}
 
         def fits(size: Size, axis: int) -> bool:
@@ -474,7 +474,7 @@ def _remarks_of(execution: Execution) -> list[Remark]:
 
 
 def _pairs(remark: Remark, execution: Execution) -> Iterable[tuple[Written, Shape]]:
-    """Return the claims of a comment with the shapes that they are about: one for all of them, or one for each."""
+    """Return the claims of a comment with the shapes that they describe: one claim for all shapes, or one for each."""
     claims, shapes = remark.claims, execution.shapes
     return zip(claims if len(claims) >= len(shapes) else claims[:1] * len(shapes), shapes, strict=False)
 

@@ -18,7 +18,7 @@ BARE = re.compile(r"[\s:-]*(?:\w+\s*:|shape\b)?([^()\[\]{}]*,[^()\[\]{}]*)")
 AXES_WORD = re.compile(r"(?:transpose|permute|swapaxes|movedim|flatten|squeeze)\s*$")
 NOT_PLAIN = re.compile(r"[^\w\s.,:;@*/+'\"`()-]|\b(?:from|of)\b")
 LOOKS_LIKE_ONE = re.compile(
-    r"\(\w{1,3}\)|[(\[{]\s*[^\s,()\[\]{}]+\s*[\s,][^)\]}]*[)\]}]"  # anything in brackets, but for one long word
+    r"\(\w{1,3}\)|[(\[{]\s*[^\s,()\[\]{}]+\s*[\s,][^)\]}]*[)\]}]"  # anything in brackets, except one long word
     r"|\w\s*,\s*\w+\s*,\s*\w|\w\s+x\s+\w|\b\w{1,2}(?:[x\u00d7]\w{1,2}){2,}\b"  # b, n, d or bxnxd
 )
 
@@ -40,16 +40,16 @@ class Size:
 
     @cached_property
     def text(self) -> str:
-        """The size as Python writes it."""
+        """The size in Python syntax."""
         return ast.unparse(self.node)
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names in it, such as `n` or `self.num_heads`."""
+        """The names in the size, such as `n` or `self.num_heads`."""
         return frozenset(_names(self.node))
 
     def value(self, known: dict[str, int]) -> Fraction | None:
-        """Return what it comes to, or None if a name in it is not known."""
+        """Return the value of the size, or None if it contains an unknown name."""
         return _value(self.node, known)
 
 
@@ -88,7 +88,7 @@ class Written:
 
 
 def read_sizes(text: str) -> tuple[Size, ...]:
-    """Return the sizes between commas, or none if the text is something else; a comma at the end adds nothing."""
+    """Return the sizes between commas, or none if the text is something else; a trailing comma is ignored."""
     parts = text.strip().removesuffix(",").split(",")
     if len(parts) > MOST_AXES or max(map(len, parts)) > LONGEST_SIZE:
         return ()
@@ -101,27 +101,27 @@ def read_sizes(text: str) -> tuple[Size, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Remark:
-    """What a comment says: the shapes it `claims` for the result, and those `before`, of what the result is made from.
+    """The content of a comment: the shapes it `claims` for the result, and those `before`, of the result's operands.
 
-    It is `plain` if it says nothing else: only then can it be wrong. One that is neither right nor plain is not
-    understood.
+    It is `plain` if it says nothing else; only a plain comment can be wrong. One that is neither right nor plain counts
+    as not understood.
     """
 
     line: int
     claims: tuple[Written, ...]
     before: tuple[Written, ...]
     is_plain: bool
-    is_connected: bool  # it goes on with the statement above it
+    is_connected: bool  # it continues the statement above it
     looks_like_one: bool
 
     @property
     def shapes(self) -> tuple[Written, ...]:
-        """All shapes in it."""
+        """All shapes in the comment."""
         return self.before + self.claims
 
 
 def read_remark(line: int, text: str) -> Remark:
-    """Return what a comment says: after the last arrow about the result, before it about what that is made from."""
+    """Return the content of a comment: the result after the last arrow, and what it is made from before the arrow."""
     text = text[:LONGEST_COMMENT]
     listed = TIMES.sub(", ", text)
     found, between, end, is_read = [], [], 0, True
@@ -157,19 +157,19 @@ def read_remark(line: int, text: str) -> Remark:
 
 
 def is_unfinished(text: str) -> bool:
-    """Return whether a comment goes on in the next line."""
+    """Return whether a comment continues on the next line."""
     opened = text.count("(") + text.count("[") - text.count(")") - text.count("]")
     return opened > 0 or ARROW.search(text.rstrip()[-2:]) is not None
 
 
 def _bare(text: str, arrow: int) -> list[tuple[int, Written]]:
-    """Return the shape of a comment that is nothing else, such as `b x n x d`, with where it starts."""
+    """Return the shape in a comment that consists of it alone, such as `b x n x d`, with its start."""
     match = BARE.fullmatch(ARROW.sub("", text[max(arrow, 0) :]))
     sizes = read_sizes(match[1].strip(" .")) if match else ()
     return [(len(text), Written(match[1].strip(), sizes))] if len(sizes) > 1 else []
 
 
 def _is_plain(words: str) -> bool:
-    """Return whether what comes before, between or after shapes is no more than the name of a tensor or a function."""
+    """Return whether the words before, between or after shapes are only the name of a tensor or a function."""
     parts = ARROW.split(words)
     return not any(NOT_PLAIN.search(part) or len(re.findall(r"[\w.]*\w", part)) > 1 for part in parts)

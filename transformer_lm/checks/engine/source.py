@@ -1,4 +1,4 @@
-"""The text of the cell that defines an answer, for what is checked in the text: comments and style."""
+"""The source of the cell that defines an answer, for the checks of comments and style."""
 
 import ast
 import functools
@@ -9,13 +9,13 @@ import warnings
 from collections.abc import Callable
 
 MOST_MAGICS = 50
-MOST_PARSED = 100_000  # characters, over all the times that one cell is parsed
+MOST_PARSED = 100_000  # characters, in total over the attempts to parse one cell
 
 
 def cell_source(answer: Callable) -> str:
     """Return the text of the whole cell that defines a function or class.
 
-    Raises ValueError if there is no such text, as for what was not written in Python.
+    Raises ValueError if there is no such text, as for an answer that was not written in Python.
     """
     functions = [answer, *vars(answer).values()] if inspect.isclass(answer) else [answer]
     for function in functions:
@@ -27,9 +27,9 @@ def cell_source(answer: Callable) -> str:
 
 
 def without_magics(source: str) -> str:
-    """Return the text of a cell without the lines that only IPython understands; all others keep their numbers.
+    """Return the text of a cell without the lines that only IPython understands; all others keep their line numbers.
 
-    Raises ValueError if it is not Python even then.
+    Raises ValueError if the rest is not Python either.
     """
     lines = re.split(r"\r\n|\r|\n", source)
     for _ in range(max(1, min(MOST_MAGICS, MOST_PARSED // (len(source) + 1)))):
@@ -52,7 +52,7 @@ def without_magics(source: str) -> str:
 
 
 def _is_magic(line: str) -> bool:
-    """Tell whether only IPython may understand a line: `%time`, `!ls`, `files = !ls`, `?len` or `len?`."""
+    """Return whether only IPython may understand a line: `%time`, `!ls`, `files = !ls`, `?len` or `len?`."""
     text = line.strip()
     targets, equals, value = text.partition("=")
     is_assigned = bool(equals) and all(each.isalnum() or each in "_, " for each in targets)
@@ -64,29 +64,29 @@ def _is_magic(line: str) -> bool:
 
 
 def _passing(line: str) -> str:
-    """Return what does nothing in place of a line: inside a block it takes a statement."""
+    """Return a line that does nothing instead of this one: inside a block, a `pass` statement."""
     indent = line[: len(line) - len(line.lstrip())]
     return f"{indent}pass" if indent else ""
 
 
 def cells_run(namespace: dict[str, object]) -> list[str]:
-    """Return the cells that a kernel has run, as they were typed; `In` holds what IPython makes of magics."""
+    """Return the cells that a kernel has run, as they were typed; `In` holds them with magics translated."""
     if "get_ipython" in namespace:
         return namespace["get_ipython"]().history_manager.input_hist_raw
     return namespace.get("In", [])
 
 
 def parsed(source: str) -> ast.Module | None:
-    """Return the tree of a cell, or None if it is no Python."""
+    """Return the tree of a cell, or None if it is not Python."""
     try:
         return ast.parse(without_magics(source))
     except ValueError:
         return None
 
 
-@functools.lru_cache(maxsize=4096)  # the cells of a submission are read for one exercise after the other
+@functools.lru_cache(maxsize=4096)  # the cells of a submission are read again for each exercise
 def defined_names(source: str) -> frozenset[str]:
-    """Return the names of the functions and classes that a cell defines at its top."""
+    """Return the names of the functions and classes that a cell defines at its top level."""
     names = set()
     for node in getattr(parsed(source), "body", []):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -98,7 +98,7 @@ def defined_names(source: str) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=4096)
 def assigned_names(source: str) -> frozenset[str]:
-    """Return the names that a cell assigns or imports at its top."""
+    """Return the names that a cell assigns or imports at its top level."""
     names = set()
     for node in getattr(parsed(source), "body", []):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -111,7 +111,7 @@ def assigned_names(source: str) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=4096)
 def used_names(source: str) -> frozenset[str]:
-    """Return the names that a cell reads and nowhere assigns, not even as an argument."""
+    """Return the names that a cell uses but never assigns, not even as an argument."""
     nodes = list(ast.walk(parsed(source) or ast.Module([], [])))
     assigned = {node.arg for node in nodes if isinstance(node, ast.arg)}
     names = [node for node in nodes if isinstance(node, ast.Name)]

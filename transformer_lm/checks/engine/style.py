@@ -1,4 +1,4 @@
-"""How an answer is written: by PEP 8, Python's style guide, and in how many lines."""
+"""The style of an answer: does it follow PEP 8, Python's style guide, and how many statements does it take?"""
 
 import ast
 import contextlib
@@ -10,14 +10,14 @@ import pycodestyle
 from transformer_lm.checks.engine.failure import CheckFailed, passed
 from transformer_lm.checks.engine.source import cell_source, parsed, without_magics
 
-LINE_LENGTH = 120  # as everywhere in this course: PEP 8 leaves it to a team
+LINE_LENGTH = 120  # as everywhere in this course; PEP 8 lets a team choose
 FEW = 3  # statements of a short answer
 SHOWN = 4  # findings in a message
-# What the tool leaves out by itself, since PEP 8 is not clear there, and what a cell cannot have: an end of file.
+# Rules that pycodestyle ignores by default, where PEP 8 is not clear, and those about the end of a file.
 NOT_ASKED = ("E121", "E123", "E126", "E226", "E24", "E704", "W503", "W504", "W292", "W391")
-NO_QA = re.compile("# no(?=qa|pep8)", re.IGNORECASE)  # by which pycodestyle would skip a line
+NO_QA = re.compile("# no(?=qa|pep8)", re.IGNORECASE)  # comments that make pycodestyle skip a line
 MARKERS = re.compile(r"^([ \t]*)###(?= (?:BEGIN|END) SOLUTION$)", re.MULTILINE)  # nbgrader's lines, not the student's
-# What makes code from texts, or puts it where no reader of the cell would look for it.
+# Names that turn strings into code, or put code where a reader of the cell would not look for it.
 UNREAD = re.compile(
     r"\b(?:exec|setattr|builtins|__builtins__|__import__|importlib|FunctionType|CodeType|CompilationUnit|"
     r"run_cell|user_ns|__code__|__globals__|__dict__)\b|(?<![\w.])(?:eval|compile|vars)\b|globals\(\)\["
@@ -27,28 +27,28 @@ TRIED = f"to read your cell by PEP 8, with lines of up to {LINE_LENGTH} characte
 
 
 class _Findings(pycodestyle.BaseReport):
-    """Keeps what is found, in order."""
+    """Keeps the findings in order."""
 
     def __init__(self, options: object) -> None:
         super().__init__(options)
         self.found: list[tuple[int, str]] = []
 
     def error(self, line_number: int, offset: int, text: str, check: object) -> None:
-        """Keep one finding, unless it is not asked for."""
+        """Keep one finding, unless its rule is ignored."""
         if not self._ignore_code(text[:4]):
             self.found.append((line_number, text))
 
 
 def style_findings(source: str) -> list[tuple[int, str]]:
-    """Return the lines of a cell that PEP 8 would have otherwise, each with what pycodestyle says about it.
+    """Return the lines of a cell that violate PEP 8, each with the message of pycodestyle.
 
-    The lines by which nbgrader marks a solution are not the student's: their three signs count as one.
+    The lines by which nbgrader marks a solution are not the student's: their three `#` count as one.
     """
     guide = pycodestyle.StyleGuide(reporter=_Findings, max_line_length=LINE_LENGTH, ignore=NOT_ASKED)
-    with contextlib.suppress(ValueError):  # what is no Python is a finding too
+    with contextlib.suppress(ValueError):  # code that is not Python is a finding too
         source = without_magics(source)
     lines = MARKERS.sub(r"\1#", NO_QA.sub("# --", source)).rstrip().splitlines()
-    first = next((number for number, line in enumerate(lines) if line.strip()), 0)  # it may begin with empty lines
+    first = next((number for number, line in enumerate(lines) if line.strip()), 0)  # cells may begin with empty lines
     report = guide.init_report(_Findings)
     lines = [f"{line}\n" for line in lines[first:]]
     pycodestyle.Checker(lines=lines, options=guide.options, report=report).check_all()
@@ -56,7 +56,7 @@ def style_findings(source: str) -> list[tuple[int, str]]:
 
 
 def listed(findings: list[tuple[int, str]]) -> str:
-    """Return the first findings in one line, with their line numbers, and how many more there are."""
+    """Return the first findings in one line, with their line numbers and the number of further ones."""
     shown = "; ".join(f"line {line}: {text}" for line, text in findings[:SHOWN])
     return shown + (f"; and {len(findings) - SHOWN} more" if len(findings) > SHOWN else "")
 
@@ -71,13 +71,12 @@ def style(answer: Callable) -> None:
 
 
 def statements(source: str, name: str) -> int | None:
-    """Return how many statements a cell takes that defines a class, apart from docstrings, imports and what runs once.
+    """Return the number of statements in a class's cell, without docstrings, imports and code that runs once.
 
-    That is its `__init__`, unless it may be called again, and what runs with the cell itself, such as a comparison
-    below the class, or a function that is only called there. What an `__init__` defines for later counts, functions,
-    classes and lambdas with all that they hold. A lambda, a `:=` and a `for` over values that stand there count like a
-    statement.
-    None if the cell does not define the class, or is not Python.
+    Code that runs once is its `__init__`, unless that may be called again, and what runs with the cell itself, such as
+    a comparison below the class, or a function that is only called there. What an `__init__` defines for later does
+    count: functions, classes and lambdas with their contents. A lambda, a `:=` and a `for` over literal values count as
+    statements. Return None if the cell does not define the class, or is not Python.
     """
     tree = parsed(source)
     if tree is None or not any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
@@ -86,11 +85,11 @@ def statements(source: str, name: str) -> int | None:
 
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-LOOK_UP = ("getattr", "globals", "locals", "sys", "gc", "inspect", "__main__")  # what finds a function without its name
+LOOK_UP = ("getattr", "globals", "locals", "sys", "gc", "inspect", "__main__")  # find a function without its name
 
 
 def _nodes_that_count(tree: ast.Module, name: str) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree, without those that run only once: in the `__init__` of a class, or with the cell."""
+    """Yield the nodes of a tree, except those that run only once: in the `__init__` of a class, or with the cell."""
     own = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
     inits = {id(node) for each in own for node in each.body if getattr(node, "name", "") == "__init__"}
     called = {id(call.func): call.func for call in _calls_of_the_cell(tree)}
@@ -121,7 +120,7 @@ def _calls_of_the_cell(tree: ast.Module) -> Iterator[ast.Call]:
 
 
 def _only_called_once(tree: ast.Module, called: dict[int, ast.expr]) -> list[ast.AST]:
-    """Return the functions that a cell calls as it runs, such as tests, and that nothing else can find and call."""
+    """Return the functions that a cell calls when it runs, such as tests, and that no other code can find and call."""
     nodes = list(ast.walk(tree))
     if any(getattr(node, "id", getattr(node, "name", "")) in LOOK_UP for node in nodes):
         return []
@@ -134,13 +133,13 @@ def _only_called_once(tree: ast.Module, called: dict[int, ast.expr]) -> list[ast
 
 
 def _stored(node: ast.AST) -> Iterator[ast.Name]:
-    """Yield the names that a statement of the cell itself gives a value."""
+    """Yield the names that a top-level statement of the cell assigns."""
     if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
         yield from (each for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store))
 
 
 def _free_names(node: ast.AST) -> set[str]:
-    """Return the names that functions take from outside; what the cell keeps under them is part of the functions."""
+    """Return the names that functions take from outside; their values in the cell count as parts of the functions."""
     free = set()
     for function in ast.walk(node):
         if isinstance(function, (*FUNCTIONS, ast.Lambda)):
@@ -153,12 +152,12 @@ def _free_names(node: ast.AST) -> set[str]:
 
 
 def _holds_another(function: ast.AST) -> bool:
-    """Tell whether a function makes others, which may be kept."""
+    """Return whether a function creates other functions, which may be kept."""
     return any(isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)) for node in list(ast.walk(function))[1:])
 
 
 def _makes_another(node: ast.AST, name: str) -> bool:
-    """Tell whether a node may call the `__init__` of a class later, and not that of the class above it."""
+    """Return whether a node may call the `__init__` of a class later, and not that of the class above it."""
     if isinstance(node, ast.Attribute):
         above = isinstance(node.value, ast.Call) and getattr(node.value.func, "id", "") == "super"
         return node.attr == "__class__" or (node.attr == "__init__" and not above)
@@ -174,13 +173,13 @@ def _is_counted(node: ast.AST) -> bool:
 
 
 def unread(source: str) -> str:
-    """Return the first word of a cell that can run code which no reader of it sees, such as `exec`, or nothing."""
+    """Return the first word of a cell that can run code hidden from its reader, such as `exec`, or an empty string."""
     found = UNREAD.search(source)
     return found[0] if found else ""
 
 
 def length_of_forward(answer: Callable) -> None:
-    """Say whether the student's `forward` is short enough for an extra point."""
+    """Report whether the student's `forward` is short enough for an extra point."""
     source = cell_source(answer)
     count = statements(source, answer.__name__)
     if unread(source):

@@ -1,4 +1,4 @@
-"""A verdict on an answer, as data. It becomes text only where a person reads it."""
+"""A verdict on an answer, as data. It becomes text only where it is displayed."""
 
 from dataclasses import asdict, dataclass
 
@@ -7,10 +7,10 @@ LONGEST = 2000  # characters of each text that another process may send
 
 @dataclass(frozen=True)
 class Failure:
-    """What is wrong with an answer: what was tried, what came out, what should have, and the likely mistake.
+    """A description of a wrong answer: what was tried, what came out, what should have, and the likely mistake.
 
     `mistake` is the id of the hint in the catalogue. If the answer raised an error or ended its process, `error` is
-    what Python, torch or the system said. Where a check gives points by degrees, `earned` says how many.
+    what Python, torch or the system said. Where a check gives partial credit, `earned` is the number of points.
     """
 
     tried: str
@@ -25,12 +25,12 @@ class Failure:
         return f"tried:    {self.tried}\nyours:    {self.yours}\nexpected: {self.expected}\nhint:     {self.hint}"
 
     def as_table(self) -> dict[str, object]:
-        """Return it as JSON can hold it."""
+        """Return the failure as a table that JSON can hold."""
         return asdict(self)
 
     @classmethod
     def from_table(cls, table: dict[str, object]) -> "Failure":
-        """Return what another process has sent, whatever that is: texts are cut, and other things become texts."""
+        """Return the failure that another process has sent; long texts are cut, and other values become texts."""
         texts = {name: str(table.get(name, ""))[:LONGEST] for name in ("tried", "yours", "expected", "hint", "error")}
         mistake, earned = table.get("mistake"), table.get("earned")
         return cls(
@@ -42,10 +42,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class Mark:
-    """What a part of an exercise gets: points, and what is good (`praise`) or wrong (`failure`).
+    """The result of one part of an exercise: points, and what is good (`praise`) or wrong (`failure`).
 
-    Fewer than 0 points are taken off those of the other parts. It is not `complete` if the part is right, and something
-    else about the answer is not.
+    Negative points are subtracted from those of the other parts. The mark is not `complete` if the part is right but
+    something else about the answer is not.
     """
 
     points: float
@@ -66,10 +66,10 @@ class Mark:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing at all was found to be wrong."""
+        """Whether no mistake at all was found."""
         return self.complete and self.failure is None
 
     @property
     def message(self) -> str:
-        """What there is to say, for a reader."""
+        """The message of the mark for a reader."""
         return str(self.failure) if self.failure else self.praise

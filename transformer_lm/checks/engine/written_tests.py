@@ -1,4 +1,4 @@
-"""What an exercise is that asks for a test: tried on a right function and on wrong ones.
+"""Exercises that ask for a test, which is run on a right function and on wrong ones.
 
 A test is as good as the mistakes it finds.
 """
@@ -18,13 +18,13 @@ Function = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class TestExercise:
-    """What everybody may know about an exercise that asks for a test.
+    """The public part of an exercise that asks for a test.
 
-    `right` is the function that the test must accept; `wrong` holds versions that it should refuse, by what each of
-    them does wrong, in words that follow "one that".
+    `right` is the function that the test must accept; `wrong` maps a description of each mistake, in words that follow
+    "one that", to the version with that mistake, which the test should refuse.
     """
 
-    __test__ = False  # no test itself
+    __test__ = False  # not itself a test
 
     id: str
     name: str
@@ -40,9 +40,9 @@ class TestExercise:
         passed(self.id, self.praise())
 
     def missed(self, outcomes: list[dict]) -> list[str]:
-        """Return which wrong versions got through, given the outcome of each.
+        """Return the wrong versions that the test has missed, given the outcome of each.
 
-        A test that crashes when shapes do not fit has caught a mistake too, if it is one that asserts at all.
+        A test that crashes because shapes do not fit has caught a mistake too, provided that it contains an assert.
         """
         asserts = any(outcome["asserts"] for outcome in outcomes)
         return [
@@ -52,11 +52,11 @@ class TestExercise:
         ]
 
     def praise(self) -> str:
-        """Return what to say of a test that misses nothing."""
+        """Return the message for a test that misses nothing."""
         return f"your test accepts the right version and catches all {len(self.wrong)} wrong ones."
 
     def failure(self, first: dict, missed: list[str]) -> CheckFailed:
-        """Return what to tell a student, given the outcome for the right function and what got through."""
+        """Return the failure to report, given the outcome for the right function and the versions that were missed."""
         tried = f"{self.name}, on {self.right.__name__} and on {len(self.wrong)} wrong versions of it"
         if first["raised"] is not None:
             by_hand = "Compute your expected numbers once more by hand, and compare with a tolerance, not with ==."
@@ -84,7 +84,7 @@ class TestExercise:
 
 
 def _is_meant(error: BaseException) -> bool:
-    """Tell whether a test has failed because it says so, by an `assert` or a `raise` of its own."""
+    """Return whether a test has failed on purpose, by its own `assert` or `raise`."""
     place = error.__traceback__
     while place.tb_next:
         place = place.tb_next
@@ -95,7 +95,7 @@ def _is_meant(error: BaseException) -> bool:
 def outcome_of(test: Callable, function: Callable) -> dict:
     """Run a test on a function; return what it raised, if anything, and whether it asserts, calls, prints, returns."""
     calls = 0
-    refused: list[Exception] = []  # what the function itself has raised: no assert of the test's
+    refused: list[Exception] = []  # errors that the function itself has raised, not an assert of the test
 
     def given(*arguments: object, **options: object) -> object:
         nonlocal calls

@@ -56,5 +56,5 @@ def kqv_parameters(create_kqv_parameters: Callable, sizes: Sizes = TWO_SIZES) ->
 
 
 def kqv(answer: Callable) -> None:
-    """Check the student's `kqv`: the right three tensors, from one matrix product."""
+    """Check the student's `kqv`: the three tensors are right and come from one matrix product."""
     KQV.check(answer)

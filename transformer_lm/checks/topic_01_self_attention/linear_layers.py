@@ -1,16 +1,16 @@
-"""What kqv and self-attention share: a linear layer of the right sizes."""
+"""A check that kqv and self-attention share: is a layer linear, with the right sizes?"""
 
 from torch import nn
 
 from transformer_lm.checks.engine.failure import CheckFailed, kind
 
-Sizes = tuple[tuple[int, int], ...]  # of input_size and hidden
+Sizes = tuple[tuple[int, int], ...]  # pairs of input_size and hidden
 
 CONSTANT = (
     "All weights start with one value, so every output gets the same gradient and stays the same as the others: "
     "leave the random start of nn.Linear as it is."
 )
-TWO_SIZES = ((7, 11), (5, 3))  # a size that is fixed in an answer fits one of them only
+TWO_SIZES = ((7, 11), (5, 3))  # a hard-coded size fits only one of them
 
 
 def check_linear(tried: str, name: str, layer: object, size_in: int, size_out: int) -> None:

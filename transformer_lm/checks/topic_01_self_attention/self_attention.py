@@ -1,4 +1,4 @@
-"""Check of topic 01: one attention head, with layers of its own."""
+"""Check of topic 01: one attention head with its own layers."""
 
 from collections.abc import Callable, Iterator
 

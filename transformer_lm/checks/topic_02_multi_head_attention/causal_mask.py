@@ -14,7 +14,7 @@ def _tried_mask(inputs: Inputs, output: str) -> str:
 
 
 def _call_mask(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield the mask as the numbers 1 and 0, after checking that it is of True and False."""
+    """Yield the mask as the numbers 1 and 0, after checking that it is Boolean."""
     visible = answer(int(inputs["max_len"]))
     if isinstance(visible, Tensor):
         if visible.dtype != torch.bool:

@@ -1,4 +1,4 @@
-"""Check of topic 02: a block of the decoder, around two parts that it is given."""
+"""Check of topic 02: a decoder block around two given parts."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -12,14 +12,14 @@ from transformer_lm.shapes import describe
 
 
 class RunningMean(nn.Module):
-    """Stands for attention: the mean of a position and those before it, through a linear layer."""
+    """A stand-in for attention: the mean of a position and those before it, followed by a linear layer."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.attention = nn.Linear(hidden, hidden)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what each position reads, (b, n, hidden) as x itself."""
+        """Return the output for each position, (b, n, hidden) like x itself."""
         counts = torch.arange(1, x.shape[1] + 1, device=x.device)
         return self.attention(x.cumsum(dim=1) / counts[:, None])
 
@@ -40,7 +40,7 @@ def _weights(inputs: Inputs, *layers: str) -> Inputs:
 
 
 def _build(answer: Callable, inputs: Inputs) -> nn.Module:
-    """Return the student's block around two parts that stand for attention and the MLP."""
+    """Return the student's block around stand-ins for attention and the MLP."""
     hidden, width = _sizes(inputs)
     tried = _tried(inputs, "output")
     layers = OrderedDict(up=nn.Linear(hidden, width), relu=nn.ReLU(), down=nn.Linear(width, hidden))
@@ -55,7 +55,7 @@ def _build(answer: Callable, inputs: Inputs) -> nn.Module:
 
 
 def _check_norm(tried: str, name: str, norm: object, hidden: int) -> None:
-    """Raise CheckFailed unless a layer is the LayerNorm that the notebook gives."""
+    """Raise CheckFailed unless a layer is the LayerNorm that the notebook provides."""
     if isinstance(norm, nn.LayerNorm) and norm.normalized_shape == (hidden,) and norm.bias is not None:
         return
     yours = repr(norm) if isinstance(norm, nn.Module) else kind(norm)
@@ -79,5 +79,5 @@ DECODER_BLOCK = PublicExercise(
 
 
 def decoder_block(answer: Callable) -> None:
-    """Check the student's `TransformerDecoderBlock`, with two simple parts in place of attention and MLP."""
+    """Check the student's `TransformerDecoderBlock`, with simple stand-ins for attention and MLP."""
     DECODER_BLOCK.check(answer)

@@ -1,4 +1,4 @@
-"""Check of topic 02: attention that keeps to a mask."""
+"""Check of topic 02: self-attention with a mask."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,11 +11,11 @@ from transformer_lm.shapes import describe
 MASK_MISFITS = (
     "The mask does not fit the scores there: it may be larger than they are, and queries and keys may differ in number."
 )
-ATTENDED = ("output", "output_masked", "output_masked_apart")  # no mask, one for all sequences, one for each of them
+ATTENDED = ("output", "output_masked", "output_masked_apart")  # no mask, one mask for all sequences, one for each
 
 
 def _mask_for(output: str, inputs: Inputs) -> Tensor | None:
-    """Return the mask that an output is made with, if any."""
+    """Return the mask of the call that makes an output, if any."""
     if output == "output":
         return None
     visible = inputs["visible"]

@@ -15,7 +15,7 @@ from transformer_lm.shapes import describe, in_words
 
 __all__ = ["multi_head_attention", "multi_head_mask", "multi_head_scores"]
 
-ALMOST_ALL = 1 - 2**-30  # a dropout that leaves nothing over; with 1 itself some would divide by 0
+ALMOST_ALL = 1 - 2**-30  # a dropout rate that leaves nothing; exactly 1 could cause a division by 0
 
 
 def _sizes(inputs: Inputs) -> tuple[int, int, int]:
@@ -39,7 +39,7 @@ def _weights_by_name(inputs: Inputs) -> Inputs:
 
 
 def _build(answer: Callable, inputs: Inputs) -> nn.ModuleDict:
-    """Return three modules with the same weights: one that sees everything, a causal one, one with dropout."""
+    """Return three modules with the same weights: one without a mask, a causal one, and one with dropout."""
     weights = _weights_by_name(inputs)
     options = {"full": {}, "causal": {"causal": True}, "dropped": {"dropout": ALMOST_ALL}}
     modules = {
@@ -50,7 +50,7 @@ def _build(answer: Callable, inputs: Inputs) -> nn.ModuleDict:
 
 
 def _without_others(module: nn.ModuleDict) -> nn.ModuleDict:
-    """Return a module whose linear layers that the check does not know give 0: if they are used, it shows."""
+    """Return a module in which linear layers unknown to the check return 0, so that their use becomes visible."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear) and isinstance(layer.weight, nn.Parameter):
             for parameter in layer.parameters():
@@ -70,7 +70,7 @@ def _call(subject: nn.ModuleDict, inputs: Inputs) -> Iterator[Tensor]:
 
 
 def _weights(module: nn.Module, plain: object, inputs: Inputs, output: str) -> Tensor:
-    """Return the weights, after checking that they come with the same output as without them, if there is one."""
+    """Return the weights, after checking that the output is the same with and without them."""
     returned = module(inputs["x"], return_attention=True)
     hint = "With return_attention=True the weights come back too, after the output."
     if not isinstance(returned, tuple | list) or len(returned) != 2:
@@ -90,7 +90,7 @@ MULTI_HEAD_ATTENTION = PublicExercise(
         "output_dropped": "b n hidden",
         "output_undropped": "b n hidden",
     },
-    trains=("output", "output_causal"),  # weights are for looking at, and may be detached
+    trains=("output", "output_causal"),  # weights are only for inspection and may be detached
     reads=("x",),
     build=_build,
     call=_call,
@@ -111,7 +111,7 @@ def _call_half(module: nn.Module, inputs: Inputs) -> Iterator[Tensor]:
     yield module.train()(inputs["x"])
 
 
-# Its output is random, but for the inputs of `dropout_inputs` it shows the weights.
+# Its output is random, but with the inputs of `dropout_inputs` it reveals the weights.
 MULTI_HEAD_DROPOUT = replace(
     MULTI_HEAD_ATTENTION,
     id="multi-head-dropout",
@@ -123,9 +123,9 @@ MULTI_HEAD_DROPOUT = replace(
 
 
 def dropout_inputs(generator: torch.Generator) -> Inputs:
-    """Return a case whose output shows the weights of each head, twice: each key has two ones of its own as its value.
+    """Return a case whose output shows the weights of each head, twice: the value of each key has two ones of its own.
 
-    The last n features of x number the positions, and the others are random; the last layer changes nothing.
+    The last n features of x encode the position, and the others are random; the last layer is the identity.
     """
     b, n, random_size, num_heads = 12, 3, 5, 2
     hidden = num_heads * 2 * n
@@ -142,7 +142,7 @@ def dropout_inputs(generator: torch.Generator) -> Inputs:
 
 
 def compare_half(inputs: Inputs, half: object, whole: Tensor) -> None:
-    """Raise CheckFailed unless an output for `dropout_inputs` with dropout=0.5 is made of half the weights, doubled.
+    """Raise CheckFailed unless an output for `dropout_inputs` with dropout=0.5 has half of the weights, doubled.
 
     `whole` is the output without dropout.
     """
@@ -161,7 +161,7 @@ def compare_half(inputs: Inputs, half: object, whole: Tensor) -> None:
 
 
 def _check_half(answer: Callable) -> None:
-    """Raise CheckFailed unless the student's dropout is one of the weights, as is said by its own output without it."""
+    """Raise CheckFailed unless the student's dropout acts on the weights, compared with the output without dropout."""
     inputs = on_device(dropout_inputs(torch.Generator().manual_seed(1)))
     tried = _tried(inputs, "output_half")
     with described_errors(tried, "output_half, a tensor"):
@@ -171,7 +171,7 @@ def _check_half(answer: Callable) -> None:
 
 
 def multi_head_scores(answer: Callable) -> None:
-    """Check the scores of the student's `MultiHeadSelfAttention`, by the weights that come of them."""
+    """Check the scores of the student's `MultiHeadSelfAttention`, by the resulting weights."""
     MULTI_HEAD_ATTENTION.only("the scores are", "weights").check(answer)
 
 

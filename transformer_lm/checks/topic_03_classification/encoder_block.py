@@ -1,4 +1,4 @@
-"""Check of topic 03: a block of the encoder, around an attention that it is given."""
+"""Check of topic 03: an encoder block around a given attention."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,14 +18,14 @@ NORMS = ("attention_norm", "mlp_norm")
 
 
 class ShareOfTheVisible(nn.Module):
-    """Stands for attention: a quarter of the sum of all visible positions, less each one, through a linear layer."""
+    """A stand-in for attention: a quarter of the visible positions' sum minus each one, then a linear layer."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.attention = nn.Linear(hidden, hidden)
 
     def forward(self, x: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Return what each position reads, (b, n, hidden) as x itself; with no visible, all positions are."""
+        """Return the output for each position, (b, n, hidden) like x; without `visible`, all positions are visible."""
         seen = x if visible is None else x * visible[..., None]
         return self.attention(seen.sum(dim=1, keepdim=True) / 4 - x)
 
@@ -45,7 +45,7 @@ def _tried(inputs: Inputs, output: str) -> str:
 
 
 def _block(answer: Callable, inputs: Inputs, output: str, **options: float) -> nn.Module:
-    """Return a block with the weights of the inputs, around what stands for attention."""
+    """Return a block with the weights of the inputs, around the stand-in for attention."""
     hidden, tried = inputs["x"].shape[-1], _tried(inputs, output)
     attention = load_parameters(ShareOfTheVisible(hidden), _weights(inputs, "attention"), tried)
     block = answer(hidden, attention, **options)
@@ -57,8 +57,8 @@ def _block(answer: Callable, inputs: Inputs, output: str, **options: float) -> n
 
 
 def _build(answer: Callable, inputs: Inputs) -> nn.ModuleDict:
-    """Return two blocks with the same weights, one without dropout and one with as much as there can be."""
-    without = _block(answer, inputs, "output")  # which is the default
+    """Return two blocks with the same weights, one without dropout and one with the highest rate."""
+    without = _block(answer, inputs, "output")  # the default
     return nn.ModuleDict({"output": without, "dropped": _block(answer, inputs, "dropped", dropout=ALMOST_ALL)})
 
 
@@ -81,7 +81,7 @@ def _check_norm(tried: str, name: str, block: nn.Module, hidden: int) -> None:
 
 
 def _check_dropout(tried: str, block: nn.Module, share: float) -> None:
-    """Raise CheckFailed if the block drops another share than it was told: what is random says little by itself."""
+    """Raise CheckFailed if the block does not have the given dropout rate: random output alone says little."""
     others = [module.p for module in block.modules() if isinstance(module, nn.Dropout) and module.p != share]
     if others:
         hint = "The share that is dropped is fixed in your code, or has another default than 0: the block is told it."
@@ -95,7 +95,7 @@ def _call(blocks: nn.ModuleDict, inputs: Inputs) -> Iterator[Tensor]:
         return at_real_tokens(block(x, visible=visible), real, _tried(inputs, output))
 
     block, mode = blocks["dropped"], blocks.training
-    # What a block changes in place must not reach the next call: only the first one gets the inputs themselves.
+    # Changes in place must not affect the next call, so only the first call gets the inputs themselves.
     yield called(blocks["output"], "output", inputs["x"], inputs["visible"])
     yield called(block.eval(), "undropped", copy.clone(), real.clone())
     yield called(block.train(), "dropped", copy.clone(), real.clone())
@@ -121,7 +121,7 @@ def _call_half(block: nn.Module, inputs: Inputs) -> Iterator[Tensor]:
     yield block.train()(inputs["x"], visible=inputs["visible"])
 
 
-# Its output is random: `check_halves` tells what was dropped.
+# Its output is random: `check_halves` finds out what was dropped.
 ENCODER_DROPOUT = replace(
     ENCODER_BLOCK,
     id="encoder-dropout",
@@ -137,7 +137,7 @@ TOGETHER = "Numbers are dropped together, such as whole tokens, or all at once: 
 
 
 def check_halves(ask: Callable[[Inputs, str], Tensor], generator: torch.Generator) -> None:
-    """Raise CheckFailed unless a part adds something, half of what each adds is dropped, and nothing else is added.
+    """Raise CheckFailed unless some part adds something, half of each part is dropped, and nothing else is added.
 
     `ask` gives a block's "output" without dropout, or "half" with dropout=0.5 in train mode.
     """
@@ -147,7 +147,7 @@ def check_halves(ask: Callable[[Inputs, str], Tensor], generator: torch.Generato
         whole = ask(inputs, "output") - inputs["x"]
         added.append(bool(whole.abs().max() > CLOSE))
         if not added[-1]:
-            continue  # wrong, and nothing to drop
+            continue  # wrong, but there is nothing to drop
         tried = f"TransformerEncoderBlock(8, attention, dropout=0.5) in train mode, where only {finder} adds something"
         wrong, dropped, alone = dropped_shares(ask(inputs, "half") - inputs["x"], whole)
         yours = f"{wrong:.0%} of what is added is neither dropped nor doubled, {dropped:.0%} is dropped"
@@ -163,7 +163,7 @@ def check_halves(ask: Callable[[Inputs, str], Tensor], generator: torch.Generato
 
 
 def _inputs_for_dropout(generator: torch.Generator, *silent: str) -> Inputs:
-    """Return a case without padding whose layers `silent` give 0, so that not all parts add something."""
+    """Return a case without padding in which the layers `silent` return 0, so that some parts add nothing."""
     b, n, hidden = 6, 7, 8
     shapes = dict.fromkeys(NORMS, (hidden,)) | {"attention": (hidden, hidden)}
     shapes |= {"up": (4 * hidden, hidden), "down": (hidden, 4 * hidden)}
@@ -177,7 +177,7 @@ def _inputs_for_dropout(generator: torch.Generator, *silent: str) -> Inputs:
 
 
 def _check_halves(answer: Callable) -> None:
-    """Raise CheckFailed unless the student's block drops half of what its parts find, with dropout=0.5."""
+    """Raise CheckFailed unless the student's block drops half of its parts' outputs with dropout=0.5."""
 
     def ask(inputs: Inputs, output: str) -> Tensor:
         given, tried = on_device(inputs), _tried(inputs, output)

@@ -1,4 +1,4 @@
-"""Check of topic 03: attention with heads that does not read padding."""
+"""Check of topic 03: multi-head attention that ignores padding."""
 
 from collections.abc import Callable
 

@@ -10,7 +10,7 @@ from transformer_lm.checks.engine.failure import CheckFailed
 
 
 def _arguments(inputs: Inputs, output: str) -> tuple[list[list[int]], int, int]:
-    """Return what an output is made from: all sequences, cut or not, or one of them alone."""
+    """Return the arguments for an output: all sequences, truncated or not, or one of them alone."""
     sequences = [tokens.tolist() for tokens in inputs["tokens"].split(inputs["lengths"].tolist())]
     max_len = int(inputs["max_len"]) if output == "cut" else 2 * int(inputs["lengths"].max())
     return sequences[:1] if output == "alone" else sequences, int(inputs["pad"]), max_len
@@ -23,7 +23,7 @@ def _tried(inputs: Inputs, output: str) -> str:
 
 
 def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield the batches as real numbers, after checking that they hold whole ones and that the lists are as before."""
+    """Yield the batches as floats, after checking that they hold integers and that the lists are unchanged."""
     for output in PAD_BATCH.axes:
         sequences, pad, max_len = _arguments(inputs, output)
         tokens = answer(sequences, pad, max_len)
@@ -53,5 +53,5 @@ PAD_BATCH = PublicExercise(
 
 
 def pad_batch(answer: Callable) -> None:
-    """Check the student's `pad_batch`: with a max_len that cuts nothing, with one that cuts, on one sequence."""
+    """Check the student's `pad_batch`: with a max_len that cuts nothing, one that truncates, and a single sequence."""
     PAD_BATCH.check(answer)

@@ -1,4 +1,4 @@
-"""What the exercises share about attention that does not read padding."""
+"""Shared code of the exercises about attention that ignores padding."""
 
 from collections.abc import Iterator
 
@@ -13,26 +13,26 @@ NO_KEY = "A padded query is left with no key to read: a softmax over nothing is 
 
 
 def described_batch(inputs: Inputs, padded: bool) -> str:
-    """Return in words what is given to a layer: x, and how many real tokens each sequence has."""
+    """Describe the input of a layer in words: x, and how many real tokens each sequence has."""
     x = describe("x", inputs["x"], "b n hidden")
     lengths = ", ".join(str(length) for length in inputs["visible"].sum(dim=1).tolist())
     return f"{x}, of which {lengths} positions are visible" if padded else f"{x}, all positions visible"
 
 
 def at_real_tokens(output: object, visible: Tensor, tried: str) -> object:
-    """Return what a layer gives back with 0 at padding: what it leaves there means nothing.
+    """Return the output of a layer with 0 at padding, where its values have no meaning.
 
-    Raises CheckFailed for NaN at padding alone: multiplied by 0 it is still NaN, in the next layer and in gradients.
+    Raises CheckFailed for NaN only at padding: multiplied by 0 it is still NaN, in the next layer and in gradients.
     """
     if not isinstance(output, Tensor) or output.dim() != 3 or output.shape[:2] != visible.shape:
-        return output  # whoever compares it says what is wrong
+        return output  # the comparison will say what is wrong
     if output[~visible].isnan().any() and output[visible].isfinite().all():
         raise CheckFailed(tried, "NaN at padded positions", "numbers there, whatever they are", NO_KEY)
     return torch.where(visible[..., None], output, 0)
 
 
 def call_padded(layer: nn.Module, inputs: Inputs, tried: str) -> Iterator[Tensor]:
-    """Yield what a layer makes of whole sequences, then of padded ones."""
-    x, visible = inputs["x"], inputs["visible"].clone()  # the layer might change its own
+    """Yield the output of a layer for whole sequences, then for padded ones."""
+    x, visible = inputs["x"], inputs["visible"].clone()  # the layer might change its copy
     yield layer(x, visible=torch.ones_like(visible))
     yield at_real_tokens(layer(x, visible=inputs["visible"]), visible, tried)

@@ -1,4 +1,4 @@
-"""What the exercises about the three pools share: pools leave out padding."""
+"""Shared code of the exercises about the three pools, which ignore padding."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,7 +14,7 @@ def _tried_pool(inputs: Inputs, how: str) -> str:
 
 
 def pool_exercise(how: str) -> PublicExercise:
-    """Return the exercise about one of the pools: what the others do has no effect on it."""
+    """Return the exercise about one of the pools, which does not depend on the others."""
 
     def call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
         yield answer(inputs["x"], inputs["visible"], how)

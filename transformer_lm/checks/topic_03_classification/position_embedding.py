@@ -1,4 +1,4 @@
-"""Check of topic 03: positions that a model can tell apart."""
+"""Check of topic 03: learned position embeddings."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,7 +11,7 @@ from transformer_lm.shapes import describe
 
 
 def _given_positions(inputs: Inputs, output: str) -> tuple[Tensor, Tensor | None]:
-    """Return x, or x again and again until it has max_len positions, with padding in all sequences but the first."""
+    """Return x, or x repeated up to max_len positions, with padding in all sequences but the first."""
     x, max_len = inputs["x"], len(inputs["positions_weight"])
     if output == "output":
         return x, None
@@ -36,7 +36,7 @@ def _build_positions(answer: Callable, inputs: Inputs) -> nn.Module:
 
 
 def _call_positions(module: nn.Module, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield the outputs, with 0 at padding: whatever stands there means nothing."""
+    """Yield the outputs, with 0 at padding, where values have no meaning."""
     x, visible = _given_positions(inputs, "output_full")  # before the first call, which might change its input
     yield module(inputs["x"])
     output = module(x, visible=visible)
@@ -56,5 +56,5 @@ POSITION_EMBEDDING = PublicExercise(
 
 
 def position_embedding(answer: Callable) -> None:
-    """Check the student's `PositionEmbedding`: on fewer than max_len positions, and on as many."""
+    """Check the student's `PositionEmbedding`: on fewer than max_len positions, and on max_len."""
     POSITION_EMBEDDING.check(answer)

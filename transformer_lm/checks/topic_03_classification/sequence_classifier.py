@@ -1,4 +1,4 @@
-"""Check of topic 03: a classifier around a pool that it is given."""
+"""Check of topic 03: a classifier around a given pool."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,25 +15,25 @@ SHARES = (0.25, -0.125, 0.5)
 
 
 class AddShare(nn.Module):
-    """Stands for a layer: adds to every position a share of what the real ones have above -1."""
+    """A stand-in for a layer: adds to every position a fraction of how far the real ones are above -1."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
         self.share = nn.Parameter(torch.tensor(share))
 
     def forward(self, x: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Return (b, n, hidden) as x itself."""
+        """Return the output, (b, n, hidden) like x itself."""
         above = (x + 1).relu()
         return x + self.share * _told(above, visible).sum(dim=1, keepdim=True)
 
 
 def distance_from_minus_one(x: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Stand for a pool: return (b, hidden), the distance between all real tokens and -1, in each feature."""
+    """Return the distance between all real tokens and -1 in each feature, (b, hidden), as a stand-in for a pool."""
     return _told(x + 1, visible).norm(dim=1)
 
 
 def _told(x: Tensor, visible: Tensor | None) -> Tensor:
-    """Return x with 0 at padding, or all of it to whoever is not told where padding stands."""
+    """Return x with 0 at padding, or all of x if `visible` is missing."""
     return x if visible is None else x * visible[:, :, None]
 
 
@@ -50,7 +50,7 @@ def _tried_classifier(inputs: Inputs, output: str) -> str:
 
 
 def _build_classifier(answer: Callable, inputs: Inputs) -> nn.ModuleDict:
-    """Return two classifiers with the same weights, one of them with layers between embedding and pool."""
+    """Return two classifiers with the same weights, one of which has layers between embedding and pool."""
     vocab_size, hidden, num_classes = _classifier_sizes(inputs)
     weights = {name.replace("_", "."): inputs[name] for name in ("embed_weight", "classify_weight", "classify_bias")}
     built = nn.ModuleDict()

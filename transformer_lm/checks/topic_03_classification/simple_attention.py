@@ -1,4 +1,4 @@
-"""Check of topic 03: attention without parameters that does not read padding."""
+"""Check of topic 03: self-attention without parameters that ignores padding."""
 
 from collections.abc import Callable
 

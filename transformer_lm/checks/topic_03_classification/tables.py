@@ -1,4 +1,4 @@
-"""What exercises with embeddings share: a table of the right size."""
+"""A check that exercises with embeddings share: is the table of the right size?"""
 
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""Check of topic 04: the vector of each token plus the vector of its position."""
+"""Check of topic 04: token embeddings plus position embeddings."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,7 +14,7 @@ PADDING_INDEX = "The row of padding_idx never learns: leave it out, every token 
 
 
 def _given(inputs: Inputs, output: str) -> Tensor:
-    """Return the tokens, or the tokens again and again until there are max_len of them."""
+    """Return the tokens, or the tokens repeated until there are max_len of them."""
     tokens, max_len = inputs["tokens"], len(inputs["positions_weight"])
     if output == "output":
         return tokens
@@ -64,6 +64,6 @@ EMBED = PublicExercise(
 
 
 def embed(answer: Callable) -> None:
-    """Check the student's `Embed`: on fewer than max_len positions, and on as many."""
+    """Check the student's `Embed`: on fewer than max_len positions, and on max_len."""
     require_own(answer)
     EMBED.check(answer)

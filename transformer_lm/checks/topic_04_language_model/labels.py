@@ -1,4 +1,4 @@
-"""Check of topic 04: the token that each position should expect."""
+"""Check of topic 04: the token that each position should predict."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,7 +15,7 @@ def _tried_labels(inputs: Inputs, output: str) -> str:
 
 
 def _call_labels(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield inputs and labels as real numbers, after checking that they hold whole ones."""
+    """Yield inputs and labels as floats, after checking that they hold integers."""
     returned, tried = answer(inputs["batch"]), _tried_labels(inputs, "inputs")
     if not isinstance(returned, tuple | list) or len(returned) != 2:
         hint = "Hand back both: what the model reads, and what it should expect at each position."

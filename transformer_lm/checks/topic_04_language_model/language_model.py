@@ -1,4 +1,4 @@
-"""Check of topic 04: a language model around parts that it is given."""
+"""Check of topic 04: a language model around given parts."""
 
 from collections.abc import Callable, Iterator
 
@@ -20,12 +20,12 @@ def _tried_model(inputs: Inputs, output: str) -> str:
 
 
 def _of_block(inputs: Inputs, layer: str, block: int) -> Inputs:
-    """Return weight and bias of a layer in one of the blocks."""
+    """Return the weight and bias of a layer in one of the blocks."""
     return {part: inputs[f"{layer}_{part}"][block] for part in ("weight", "bias")}
 
 
 def _given_parts(inputs: Inputs, hidden: int, tried: str) -> tuple[list[nn.Module], list[nn.Module]]:
-    """Return for each block what stands for attention, and what stands for the MLP: one layer and a tanh."""
+    """Return for each block the stand-ins for attention and for the MLP, each a layer and a tanh."""
     attentions, mlps = [], []
     for block in range(len(inputs["attention_weight"])):
         attention, mlp = RunningMean(hidden), nn.Sequential(nn.Linear(hidden, hidden), nn.Tanh())
@@ -37,7 +37,7 @@ def _given_parts(inputs: Inputs, hidden: int, tried: str) -> tuple[list[nn.Modul
 
 
 def _build_model(answer: Callable, inputs: Inputs) -> nn.Module:
-    """Return the student's model with given weights, around parts that stand for attention and MLP."""
+    """Return the student's model with given weights, around stand-ins for attention and MLP."""
     (vocab_size, hidden), max_len = inputs["tokens_weight"].shape, len(inputs["positions_weight"])
     tried = _tried_model(inputs, "logits")
     attentions, mlps = _given_parts(inputs, hidden, tried)
@@ -59,7 +59,7 @@ def _build_model(answer: Callable, inputs: Inputs) -> nn.Module:
 
 
 def _check_lists(tried: str, model: nn.Module, expected: dict[str, list[nn.Module]]) -> None:
-    """Raise CheckFailed unless the model holds the parts that it was given."""
+    """Raise CheckFailed unless the model holds the given parts."""
     for name, parts in expected.items():
         theirs = getattr(model, name, None)
         if not isinstance(theirs, nn.ModuleList) or list(theirs) != parts:
@@ -94,6 +94,6 @@ LANGUAGE_MODEL = PublicExercise(
 
 
 def language_model(answer: Callable) -> None:
-    """Check the student's `LanguageModel`, with simple parts in place of attentions and MLPs."""
+    """Check the student's `LanguageModel`, with simple stand-ins for attention and MLPs."""
     require_own(answer)
     LANGUAGE_MODEL.check(answer)

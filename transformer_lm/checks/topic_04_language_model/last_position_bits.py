@@ -1,4 +1,4 @@
-"""Check of topic 04: the bits of a model's last position."""
+"""Check of topic 04: a model's loss at the last position, in bits."""
 
 from collections.abc import Callable, Iterator
 
@@ -19,8 +19,8 @@ NOT_A_NUMBER = "Return one number: a Python float, or a tensor without any axes.
 
 
 def returned_by(answer: Callable, tried: str, model: nn.Module, *arguments: object) -> object:
-    """Return what an answer makes of a model, after checking that everything can learn as before."""
-    with torch.enable_grad():  # at its end, gradients are as they were, whatever the answer leaves behind
+    """Return an answer's result for a model, after checking that gradients and modes are as before."""
+    with torch.enable_grad():  # restores the gradient mode, whatever the answer leaves behind
         returned = answer(model, *arguments)
         switched_off = not torch.is_grad_enabled()
     if switched_off:
@@ -31,7 +31,7 @@ def returned_by(answer: Callable, tried: str, model: nn.Module, *arguments: obje
 
 
 class InTraining(nn.Module):
-    """Stands for dropout: adds something in train mode, and nothing in eval mode."""
+    """A stand-in for dropout: adds something in train mode, and nothing in eval mode."""
 
     def __init__(self, added: Tensor) -> None:
         super().__init__()
@@ -43,9 +43,9 @@ class InTraining(nn.Module):
 
 
 class MeanOfRows(nn.Module):
-    """Stands for a language model: the logits are the mean of the rows of a table that the tokens so far stand for.
+    """A stand-in for a language model: the logits are the mean of the table rows of all tokens so far.
 
-    `has_built_graph` tells whether it was ever called with gradients switched on.
+    `has_built_graph` says whether it was ever called with gradients enabled.
     """
 
     def __init__(self, table: Tensor, added: Tensor, max_len: int) -> None:
@@ -89,7 +89,7 @@ def _mode(model: nn.Module) -> str:
 
 
 def _call_bits(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield the bits, after checking that no graph was built and that the model is in its mode again."""
+    """Yield the bits, after checking that no graph was built and that the model is back in its mode."""
     for output in LAST_POSITION_BITS.axes:
         model, batches = _measured(inputs, output)
         mode, tried = _mode(model), _tried_bits(inputs, output)

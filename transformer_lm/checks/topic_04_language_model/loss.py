@@ -1,4 +1,4 @@
-"""Check of topic 04: how far a model's scores are from the tokens that come."""
+"""Check of topic 04: the cross-entropy of a model's logits and the next tokens."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,15 +9,15 @@ from transformer_lm.checks.engine.contract import Inputs, PublicExercise, requir
 from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.shapes import describe
 
-LARGE = 1024  # exact in every float; e to the power of logits so large is more than a float holds
-NO_TOKEN = -1  # what stands for padding where there is none
+LARGE = 1024  # exact in every float type; exp of such large logits overflows
+NO_TOKEN = -1  # the padding index where there is no padding
 
 
 def _given_loss(inputs: Inputs, output: str) -> tuple[Tensor, Tensor, int]:
     """Return the arguments of a call.
 
-    They are as drawn; or large logits, and labels cut out of a longer batch; or a pad that is no token, so that all
-    labels are real.
+    They are the arguments as drawn; or large logits, with labels that are a slice of a longer batch; or a pad that is
+    not a token, so that all labels are real.
     """
     logits, labels, pad = inputs["logits"], inputs["labels"], int(inputs["pad"])
     if output == "loss":
@@ -34,8 +34,8 @@ def _tried_loss(inputs: Inputs, output: str) -> str:
 
 
 def _call_loss(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield each loss with an axis of size 1, after checking that it came without any."""
-    given = {output: _given_loss(inputs, output) for output in LOSS.axes}  # before a call that might change them
+    """Yield each loss with an axis of size 1, after checking that it has no axes."""
+    given = {output: _given_loss(inputs, output) for output in LOSS.axes}  # before a call can change them
     for output, arguments in given.items():
         loss = answer(*arguments)
         if not isinstance(loss, Tensor) or loss.dim():

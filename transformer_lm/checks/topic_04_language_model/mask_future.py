@@ -1,4 +1,4 @@
-"""Check of topic 04: scores of which those that look ahead are -inf."""
+"""Check of topic 04: scores with -inf for future positions."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,7 +16,7 @@ def _tried(inputs: Inputs, output: str) -> str:
 
 
 def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield where -inf stands, then what stands elsewhere: infinity can't be compared within a tolerance."""
+    """Yield where the scores are -inf, then the other scores: infinity cannot be compared within a tolerance."""
     masked = answer(inputs["scores"])
     if not isinstance(masked, Tensor):
         hint = "Hand back the scores themselves, all of them, as one torch tensor."
@@ -40,6 +40,6 @@ MASK_FUTURE = PublicExercise(
 
 
 def mask_future(answer: Callable) -> None:
-    """Check the student's `mask_future`: where -inf stands, and that all other scores stay."""
+    """Check the student's `mask_future`: where the scores are -inf, and that all others are unchanged."""
     require_own(answer)
     MASK_FUTURE.check(answer)

@@ -1,4 +1,4 @@
-"""Check of topic 04: the probabilities of the next token, with a temperature and the top k."""
+"""Check of topic 04: the probabilities of the next token, with temperature and top-k."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,7 +9,7 @@ from transformer_lm.checks.engine.contract import Inputs, PublicExercise, requir
 from transformer_lm.checks.engine.failure import CheckFailed
 from transformer_lm.shapes import describe
 
-SHARP = 2.0**-16  # so low that only one token is left, and that exponentials overflow
+SHARP = 2.0**-16  # so low that only one token is left, and exponentials overflow
 FLAT = 64.0
 IN_PLACE = "The logits belong to the caller: something changes them in place, such as `logits[...] =` or `/=`."
 WHOLE_NUMBERS = "Probabilities are real numbers, as the logits are: nothing can be drawn by whole numbers, or by bools."
@@ -35,13 +35,13 @@ def _tried(inputs: Inputs, output: str) -> str:
 
 
 def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield the probabilities for several settings, after checking that the logits are as before, and the dtype."""
+    """Yield the probabilities for several settings, after checking the dtype, and that the logits are unchanged."""
     for output in NEXT_PROBABILITIES.axes:
         logits = inputs["logits"].detach().clone()
         probabilities, tried = answer(logits, *_settings(inputs, output)), _tried(inputs, output)
         if not torch.equal(logits, inputs["logits"]):
             raise CheckFailed(tried, "logits is changed by the call", "logits as it was before", IN_PLACE)
-        fits = isinstance(probabilities, Tensor) and probabilities.shape == logits.shape  # else that is told first
+        fits = isinstance(probabilities, Tensor) and probabilities.shape == logits.shape  # else reported first
         if fits and not probabilities.is_floating_point():
             yours, expected = f"{output} of dtype {probabilities.dtype}", f"{output} of dtype {logits.dtype}"
             raise CheckFailed(tried, yours, expected, WHOLE_NUMBERS)

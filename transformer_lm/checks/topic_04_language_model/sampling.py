@@ -1,9 +1,9 @@
 """Check of topic 04: a continuation, sampled token by token from a model.
 
-A small model stands for a trained one. What it finds likely depends on every token that it reads, on their places and
-on its mode; how likely the first, second, third most likely token is, is the same after every text. So the rank of
-each sampled token among those that could have come tells whether the model was asked as it should be, and the counts
-of the ranks tell whether the chances are right.
+A small model replaces a trained one. Its predictions depend on every token of the context, on their positions and on
+its mode, but the probabilities of the first, second, third most likely token are the same after every text. So the
+rank of each sampled token shows whether the model was called correctly, and the counts of the ranks show whether the
+probabilities are right.
 """
 
 import math
@@ -37,15 +37,15 @@ from transformer_lm.checks.topic_04_language_model.last_position_bits import ret
 
 __all__ = ["sampling"]
 
-VOCABULARY = 7  # a prime number: so the model below tells all tokens apart, at every place
-ROWS, STEPS = 1500, 4  # of sampled tokens whose ranks are counted
-LONG = 40  # tokens: by luck, two of 20 rows agree in all of them once in 10**13 times
+VOCABULARY = 7  # a prime number, so that the model below can distinguish all tokens at every position
+ROWS, STEPS = 1500, 4  # the sampled tokens whose ranks are counted
+LONG = 40  # tokens: by chance, two of 20 rows agree in all of them once in 10**13 times
 
 
 class ReaderOfAll(nn.Module):
-    """Stands for a language model: a number made from all tokens read so far selects a row of logits.
+    """A stand-in for a language model: a number computed from all tokens so far selects a row of logits.
 
-    Each place multiplies its token by a number of its own. In train mode, another row is taken.
+    Each position multiplies its token by a different number. In train mode, another row is selected.
     """
 
     def __init__(self, table: Tensor, places: Tensor) -> None:
@@ -72,9 +72,9 @@ class ReaderOfAll(nn.Module):
 
 @dataclass(frozen=True)
 class Choice:
-    """How to choose: logits from the most likely token to the least, settings, and the chances that follow.
+    """How to sample: logits from the most likely token to the least, settings, and the resulting probabilities.
 
-    `mistakes` holds what else could be seen, as pairs of a hint and the chances with that mistake.
+    `mistakes` holds pairs of a hint and the probabilities that result from that mistake.
     """
 
     logits: tuple[float, ...]
@@ -85,17 +85,17 @@ class Choice:
 
 
 def _shares(*weights: float) -> tuple[float, ...]:
-    """Return shares that sum to 1, one for each token; what is not given is 0."""
+    """Return weights normalised to sum to 1, one for each token; those that are not given are 0."""
     padded = [*weights, *[0] * (VOCABULARY - len(weights))]
     return tuple(weight / sum(weights) for weight in padded)
 
 
 def _falling(ratio: float) -> tuple[float, ...]:
-    """Return logits of tokens that get less likely by a ratio, at temperature 1."""
+    """Return logits of tokens whose probabilities fall by a ratio, at temperature 1."""
     return tuple(-rank * math.log(ratio) for rank in range(VOCABULARY))
 
 
-# Ratios whose chances can be told without a computer: each token is two thirds as likely as the one before it.
+# Ratios whose probabilities are easy to compute by hand: each token is two thirds as likely as the one before it.
 EXAMPLES = (
     Choice(
         logits=_falling(9 / 4),
@@ -134,7 +134,7 @@ def _tried(inputs: Inputs, output: str) -> str:
 
 
 def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield the continuation, after checking that the model is as it was before."""
+    """Yield the continuation, after checking that the model is unchanged."""
     training = bool(inputs["training"])
     model = ReaderOfAll(inputs["table"], inputs["places"]).train(training)
     tried = _tried(inputs, "continuation")
@@ -161,7 +161,7 @@ SAMPLING = PublicExercise(
 
 
 def sampling(answer: Callable) -> None:
-    """Check the student's `better_sample_continuation`: what the model reads, and how often each token comes."""
+    """Check the student's `better_sample_continuation`: what the model reads, and how often each token is drawn."""
     require_own(answer)
     with torch.random.fork_rng():
         examine_sampling(asked_here(SAMPLING, answer), random.Random(4), EXAMPLES)
@@ -169,7 +169,7 @@ def sampling(answer: Callable) -> None:
 
 
 def examine_sampling(ask: Ask, rng: random.Random, choices: tuple[Choice, ...]) -> None:
-    """Raise CheckFailed unless every token follows from the text before it, with the chances of each choice."""
+    """Raise CheckFailed unless every token follows from the text before it, with the probabilities of each choice."""
     for choice in choices:
         _examine_text(ask, rng, choice)
     for choice in choices:
@@ -177,7 +177,7 @@ def examine_sampling(ask: Ask, rng: random.Random, choices: tuple[Choice, ...]) 
 
 
 def _examine_text(ask: Ask, rng: random.Random, choice: Choice) -> None:
-    """Raise CheckFailed unless the most likely token comes wherever no other one can."""
+    """Raise CheckFailed unless the most likely token is drawn wherever no other one can be."""
     max_len = rng.randint(4, 6)
     for b, n, num_tokens, training in (
         (8, 2, max_len + 3, True),
@@ -195,9 +195,9 @@ def _examine_text(ask: Ask, rng: random.Random, choice: Choice) -> None:
 
 
 def _case(rng: random.Random, choice: Choice, b: int, n: int, num_tokens: int, max_len: int) -> Case:
-    """Return prompts and a model with the logits of a choice: after each text, other tokens get them."""
+    """Return prompts and a model with the logits of a choice: different tokens get them after each text."""
     v = len(choice.logits)
-    most_likely = rng.sample(range(v), v)  # of each row: they all differ, so that the first token tells the row
+    most_likely = rng.sample(range(v), v)  # in each row: they all differ, so that the first token identifies the row
     table = np.zeros((v, v), dtype=np.float32)
     for row, first in zip(table, most_likely, strict=True):
         others = [token for token in range(v) if token != first]
@@ -219,11 +219,11 @@ def _words(case: Case) -> str:
 
 
 def _asked(ask: Ask, case: Case) -> NDArray:
-    """Return the tokens that an answer adds, after checking that they are tokens, behind the prompt."""
+    """Return the tokens that an answer adds, after checking that they are tokens that follow the prompt."""
     try:
         continuation = ask(case)
     except CheckFailed as failed:
-        # torch's and Python's own words: they have no other sign.
+        # We go by the messages of torch and Python, because nothing else tells these errors apart.
         if not case["temperature"] and re.search(r"\b(inf|nan)\b|invalid values|by zero", failed.failure.error):
             raise failed.with_hint(hints.ZERO) from failed
         raise
@@ -254,7 +254,7 @@ def _asked(ask: Ask, case: Case) -> NDArray:
     return added
 
 
-# What is read by mistake of a text of t tokens that began as a prompt of n: from which position, to which.
+# The parts that are read by mistake of a text with t tokens and a prompt of n: the first position and the last.
 WRONG_TEXTS: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
     hints.LAST_TOKEN_ONLY: lambda t, n, max_len: (t - 1, t),
     hints.ONE_POSITION_EARLY: lambda t, n, max_len: (max(0, t - max_len), t - 1),
@@ -270,7 +270,7 @@ def _right_text(t: int, n: int, max_len: int) -> tuple[int, int]:
 
 
 def _ranks(case: Case, added: NDArray, read: Callable = _right_text, training: int = 0) -> NDArray:
-    """Return how many tokens were more likely than each that was added, if the model read this part of the text."""
+    """Return the rank of each added token, 0 for the most likely, if the model read this part of the text."""
     text = np.concatenate([case["tokens"], added], axis=1)
     n, places, table = case["tokens"].shape[1], case["places"], case["table"]
     ranks = []
@@ -283,7 +283,7 @@ def _ranks(case: Case, added: NDArray, read: Callable = _right_text, training: i
 
 
 def _require_most_likely(ask: Ask, case: Case, random_hint: str) -> None:
-    """Raise CheckFailed unless every token that is added is the most likely one; a random one gets its own hint."""
+    """Raise CheckFailed unless every added token is the most likely one; a random one gets its own hint."""
     added = _asked(ask, case)
     ranks = _ranks(case, added)
     if not ranks.any():
@@ -306,7 +306,7 @@ def _text_hint(case: Case, added: NDArray, ranks: NDArray) -> str:
 
 
 def _examine_chances(ask: Ask, rng: random.Random, choice: Choice) -> None:
-    """Raise CheckFailed unless the ranks of many tokens come as often as they should, each by itself."""
+    """Raise CheckFailed unless each rank is as frequent as it should be among many tokens."""
     case = _case(rng, choice, ROWS, 1, STEPS, max_len=3)
     case["tokens"][:] = case["tokens"][0]
     few = case | {"tokens": case["tokens"][:20], "num_tokens": np.array(LONG)}
@@ -349,7 +349,7 @@ def _chance_hint(choice: Choice, counts: NDArray) -> str:
 
 
 def _require_independence(case: Case, choice: Choice, ranks: NDArray) -> None:
-    """Raise CheckFailed unless two rows, and two steps of a row, agree as often as chance has it."""
+    """Raise CheckFailed unless two rows, and two steps of a row, agree as often as they should by chance."""
     agreeing = sum(chance**2 for chance in choice.chances)
     for hint, same, what in (
         (hints.ROWS_TOGETHER, ranks[1::2, 0] == ranks[::2, 0], "rows have the same first token"),

@@ -1,6 +1,6 @@
-"""What the check of topic 04 can say of a sampled continuation that is wrong."""
+"""The hints that the check of topic 04 gives for a wrong sampled continuation."""
 
-# What the model reads, and which position is looked at.
+# What the model reads, and which position is used.
 TRAINING = "The model samples in train mode, with all its dropout: switch it to eval mode before it is called."
 LEFT_IN_EVAL = "The model was in train mode before and is in eval mode after the call: give it back as it was."
 LEFT_IN_TRAINING = "The model was in eval mode before and is in train mode after the call: give it back as it was."
@@ -14,7 +14,7 @@ ONE_POSITION_EARLY = "The logits are those of the last position but one: they te
 FIRST_POSITION = "The logits are those of the first position: which one tells what comes after the whole text?"
 OTHER_TEXT = "What comes does not follow from the text: which tokens does the model read, and whose logits do you take?"
 
-# What comes back.
+# What is returned.
 NO_PROMPT = "The prompt is missing: return it together with the tokens that follow it."
 PROMPT_CUT = "The beginning of the prompt is missing: what the model cannot read still belongs to the result."
 ON_THE_LEFT = "The new tokens stand in front of the prompt: a text grows at its end."
@@ -26,7 +26,7 @@ OTHER_SHAPE = "The result has a row for each prompt: its n tokens, then num_toke
 PLACES = "This is the place among the top_k, not the token itself: look the token up in the indices."
 NO_TOKENS = "There are numbers that stand for no token: they should go from 0 to v - 1."
 
-# How it is chosen.
+# How tokens are chosen.
 ZERO = "At temperature 0 the most likely token must come, always; dividing by 0 does not give that."
 STILL_RANDOM = "With top_k=1 only the most likely token may come: is the choice limited to the top_k before it is made?"
 ALWAYS_FIRST = "It is always the most likely token that comes: sample one, by the probabilities."

@@ -1,6 +1,6 @@
 """Check of topic 04: random slices of a text.
 
-The tokens of a text are all different here, so that a slice tells where it starts.
+The tokens of a text are all different here, so that a slice shows where it starts.
 """
 
 import random
@@ -28,8 +28,8 @@ from transformer_lm.checks.engine.sampled import (
 
 __all__ = ["slices"]
 
-DRAWS = 400  # for each start
-SMALLEST_TOKEN = 100  # larger than any position, so that nobody takes one for the other
+DRAWS = 400  # per start
+SMALLEST_TOKEN = 100  # larger than any position, so that the two cannot be confused
 
 TOO_FAR = "A start is too close to the end of the text: from there on, fewer than n tokens are left."
 WRAPS = "A slice runs over the end and goes on at the beginning of the text: such a start must not be drawn."
@@ -89,13 +89,13 @@ def slices(answer: Callable) -> None:
 
 
 def examine_slices(ask: Ask, rng: random.Random) -> None:
-    """Raise CheckFailed unless what is drawn are slices, with the right chances and independent of each other."""
+    """Raise CheckFailed unless the answer draws slices, with the right probabilities and independently."""
     number = rng.randint(55, 65)
     few = _case(rng, b=8, starts=number)
     rows = _asked(ask, few)
-    steps = np.diff(_starts(few, rows)) % number  # after the last start comes the first
+    steps = np.diff(_starts(few, rows)) % number  # the last start is followed by the first
     step = steps[0]
-    if (steps == step).all():  # by luck, once in 10**10 times
+    if (steps == step).all():  # by chance, once in 10**10 times
         yours, hint = f"each row starts {step} tokens after the one before it", IN_ORDER if step else ONE_START
         raise CheckFailed(_words(few), yours, "starts that are drawn", hint)
 
@@ -107,7 +107,7 @@ def examine_slices(ask: Ask, rng: random.Random) -> None:
 
     number = rng.randint(30, 40)
     full = _case(rng, b=number, starts=number)
-    if len(set(_starts(full, _asked(ask, full)))) == number:  # by luck, once in 10**11 times
+    if len(set(_starts(full, _asked(ask, full)))) == number:  # by chance, once in 10**11 times
         yours = f"each of the {number} starts once"
         raise CheckFailed(_words(full), yours, "some of them twice, others never", WITHOUT_REPLACEMENT)
 
@@ -124,7 +124,7 @@ def examine_slices(ask: Ask, rng: random.Random) -> None:
 
 
 def _case(rng: random.Random, b: int, starts: int) -> Case:
-    """Return a text with so many starts, of which b are to be drawn, and a seed."""
+    """Return a text with this number of possible starts, of which b are to be drawn, and a seed."""
     n = rng.randint(3, 6)
     tokens = rng.sample(range(SMALLEST_TOKEN, 10 * SMALLEST_TOKEN), starts + n - 1)
     return {
@@ -140,7 +140,7 @@ def _words(case: Case) -> str:
 
 
 def _asked(ask: Ask, case: Case) -> NDArray:
-    """Return what an answer draws; an error of a slice beyond the end is told as such."""
+    """Return the slices that an answer draws; an error from a slice beyond the end is reported as such."""
     try:
         return ask(case)
     except CheckFailed as failed:
@@ -150,7 +150,7 @@ def _asked(ask: Ask, case: Case) -> NDArray:
 
 
 def _starts(case: Case, rows: NDArray) -> NDArray:
-    """Return where in the text each row starts, or raise CheckFailed if one is no slice of it."""
+    """Return where in the text each row starts, or raise CheckFailed if a row is not a slice."""
     tried, tokens, n = _words(case), case["tokens"], int(case["n"])
     require_long(tried, "slices", rows)
     shape = (int(case["b"]), n)
@@ -199,7 +199,7 @@ def _order_hint(places: NDArray, steps: NDArray, length: int) -> str:
 
 
 def _require_equal_chances(case: Case, drawn: NDArray) -> None:
-    """Raise CheckFailed unless all starts come about equally often, whatever those of other rows are."""
+    """Raise CheckFailed unless all starts are about equally frequent, whatever the starts of other rows are."""
     number = len(case["tokens"]) - int(case["n"]) + 1
     counts = np.bincount(drawn, minlength=number)
     off = [start for start in range(number) if surprising(counts[start], len(drawn), 1 / number)]

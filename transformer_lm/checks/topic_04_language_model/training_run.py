@@ -1,7 +1,7 @@
-"""Check of topic 04: a model that was trained on the toy grammar and is handed in as a file.
+"""Check of topic 04: a model that was trained on the toy grammar and is submitted as a file.
 
-Students train; grading measures the loss on sentences drawn for each submission. This file holds what a model may be
-like, and which loss is worth how much.
+Students train; grading measures the loss on sentences drawn for each submission. This file defines which models are
+accepted, and how many points each loss is worth.
 """
 
 import functools
@@ -26,23 +26,23 @@ from transformer_lm.training.pretrained import FOLDER
 FILE = "my_model.safetensors"
 LARGEST = 40_000_000  # bytes
 LIMITS = {"vocab_size": 300, "max_len": 512, "hidden": 384, "num_layers": 8, "num_heads": 16, "mlp_hidden": 1536}
-AT_ONCE = 8  # windows, so that no model takes much memory
-TEXT = 300  # characters of an error
-LARGE = 1000  # entries of a table of weights
-ALIKE = 0.95  # the cosine of two tables: of two that were trained apart it is near 0
+AT_ONCE = 8  # windows, to limit the memory that a model takes
+TEXT = 300  # characters of an error message
+LARGE = 1000  # entries of a weight matrix
+ALIKE = 0.95  # the cosine of two matrices; it is near 0 if they were trained separately
 SAVE = 'Save it with save_model("my_model.safetensors", model, corpus.tokenizer), in the folder of the notebook.'
 
 
 @dataclass(frozen=True)
 class FileExercise:
-    """What everybody may know about an exercise whose answer is a file: `goals` are losses and the points for them."""
+    """The public part of an exercise whose answer is a file: `goals` are losses and the points for them."""
 
     id: str
     file: str
     goals: tuple[tuple[float, int], ...]
 
     def check(self, path: str | os.PathLike) -> None:
-        """Print one line if the model in a file is worth all points, else raise CheckFailed."""
+        """Print one line if the model in a file is worth full points, else raise CheckFailed."""
         corpus = load_toy()
         loss = self.loss(Path(path), corpus.tokenizer.decode(corpus.validation))
         points = self.points(loss)
@@ -55,7 +55,7 @@ class FileExercise:
         return next((points for goal, points in self.goals if loss <= goal), 0)
 
     def too_high(self, loss: float) -> CheckFailed:
-        """Return what to say of a loss that is not worth all points."""
+        """Return the failure for a loss that is not worth full points."""
         better = [f"{goal} for {points}" for goal, points in self.goals if not loss <= goal]
         return CheckFailed(
             f"the model in {self.file} on sentences of the grammar that it has not seen",
@@ -66,7 +66,7 @@ class FileExercise:
         )
 
     def loss(self, path: Path, text: str) -> float:
-        """Return the loss of the model in a file on a text, or raise CheckFailed if there is no such model."""
+        """Return the loss of the model in a file on a text, or raise CheckFailed if it cannot be measured."""
         model, tokenizer = self._read(path)
         if tokenizer.decode(tokenizer.encode(CHARACTERS)) != CHARACTERS:
             hint = "The tokenizer must tell all characters of the grammar apart: take that of load_toy()."
@@ -89,7 +89,7 @@ class FileExercise:
             self._check_size(config)
             tokenizer.encode(CHARACTERS)
             model, tokenizer = load_model(path)
-        except (ValueError, RuntimeError, MemoryError) as error:  # RuntimeError: torch can't take such numbers
+        except (ValueError, RuntimeError, MemoryError) as error:  # RuntimeError: torch cannot use such values
             problem = str(error).replace(str(path), self.file)[:TEXT]
             raise self._failed(problem, "a model of this course", SAVE) from None
         if _comes_with_the_course(model):
@@ -108,9 +108,9 @@ class FileExercise:
 
 
 def _comes_with_the_course(model: TransformerLM) -> bool:
-    """Return whether a model shares a large table of weights with one that comes with the course.
+    """Return whether a model shares a large weight matrix with one that comes with the course.
 
-    Another context, or another order of characters, changes some tables and leaves the others as they are.
+    Another context length or order of characters changes some matrices and leaves the others unchanged.
     """
     theirs = [table for table in model.parameters() if table.numel() >= LARGE]
     pairs = [(table, own) for table in theirs for own in _shipped() if table.shape == own.shape]
@@ -119,7 +119,7 @@ def _comes_with_the_course(model: TransformerLM) -> bool:
 
 @functools.cache
 def _shipped() -> list[Tensor]:
-    """Return the large tables of the trained language models that come with the course."""
+    """Return the large weight matrices of the trained language models that come with the course."""
     models = [load_model(path)[0] for path in sorted(FOLDER.glob("*.safetensors"))]
     return [table for model in models for table in model.parameters() if table.numel() >= LARGE]
 

@@ -1,4 +1,4 @@
-"""What the exercises share about what a head does on average: by distance, by class of character, by pattern.
+"""Shared code of the exercises about a head's average: by distance, by class of character, by pattern.
 
 Every function is called twice: on a batch, and on its last sequence and head alone. Axes: b batch, h heads, i position
 of the query, j of the key, n both, c classes.
@@ -12,12 +12,12 @@ from torch import Tensor
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise
 from transformer_lm.shapes import describe
 
-ALONE = "_of_one"  # how the outputs for one head on one sequence end
+ALONE = "_of_one"  # the suffix of the outputs for one head on one sequence
 AXES = {"weights": "b h i j", "pattern": "b i j", "classes": "b n"}
 
 
 def _given(inputs: Inputs, output: str) -> Inputs:
-    """Return what a call gets, without gradients: all, or the last sequence and head, not contiguous in memory."""
+    """Return the inputs of a call, without gradients: all, or the last sequence and head, non-contiguous."""
     given = {name: inputs[name].detach() for name in AXES if name in inputs}
     if not output.endswith(ALONE):
         return given
@@ -32,7 +32,7 @@ def arguments_of(inputs: Inputs, output: str) -> list[Tensor | int]:
 
 
 def tried_with(function: str) -> Callable[[Inputs, str], str]:
-    """Return what says in words how an output of a function was made."""
+    """Return a function that describes in words how an output was made."""
 
     def tried(inputs: Inputs, output: str) -> str:
         words = [describe(name, each, AXES[name]) for name, each in _given(inputs, output).items()]
@@ -44,7 +44,7 @@ def tried_with(function: str) -> Callable[[Inputs, str], str]:
 
 def _call(output: str) -> Callable[[Callable, Inputs], Iterator[Tensor]]:
     def call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-        batch, alone = (arguments_of(inputs, name) for name in (output, output + ALONE))  # before a call changes them
+        batch, alone = (arguments_of(inputs, name) for name in (output, output + ALONE))  # copied before the calls
         yield answer(*batch)
         yield answer(*alone)
 
@@ -52,7 +52,7 @@ def _call(output: str) -> Callable[[Callable, Inputs], Iterator[Tensor]]:
 
 
 def aggregate(exercise: str, output: str, axes: str, *reads: str) -> PublicExercise:
-    """Return the exercise about a function with one output, which is called on a batch and on one head alone."""
+    """Return the exercise about a function with one output, called on a batch and on one head alone."""
     return PublicExercise(
         id=exercise,
         axes={output: axes, output + ALONE: axes},

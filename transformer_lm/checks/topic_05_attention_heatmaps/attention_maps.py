@@ -1,4 +1,4 @@
-"""Check of topic 05: the attention weights of every block, as the blocks compute them one after the other."""
+"""Check of topic 05: the attention weights of every block, each computed on the output of the block before."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from transformer_lm.modeling_attention import CausalSelfAttention
 from transformer_lm.modeling_transformer import TransformerDecoderBlock
 from transformer_lm.shapes import describe
 
-MAX_LEN = 64  # longer than any input that is tried
+MAX_LEN = 64  # longer than any input of the check
 LIST = "Collect the weights in a list, one tensor for each block, in the order of the blocks."
 SHAPES = "The tensors of the list have several shapes: the weights of every block are (b, h, i, j)."
 
@@ -23,7 +23,7 @@ def _tried(inputs: Inputs, output: str) -> str:
 
 
 def _block(inputs: Inputs, number: int) -> nn.Module:
-    """Return a decoder block with its own part of the weights."""
+    """Return a decoder block with its part of the weights."""
     _, width, hidden = inputs["mlp_up_weight"].shape
     attention = CausalSelfAttention(hidden, int(inputs["num_heads"]), MAX_LEN)
     mlp = nn.Sequential(OrderedDict(up=nn.Linear(hidden, width), relu=nn.ReLU(), down=nn.Linear(width, hidden)))
@@ -33,7 +33,7 @@ def _block(inputs: Inputs, number: int) -> nn.Module:
 
 
 def _build(answer: Callable, inputs: Inputs) -> Callable:
-    """Return the student's function with the blocks that it is to look into, in a list of its own for each call."""
+    """Return the student's function with the blocks to inspect, in a new list for each call."""
     blocks = [_block(inputs, number) for number in range(len(inputs["mlp_up_weight"]))]
     return lambda x: answer(list(blocks), x)
 

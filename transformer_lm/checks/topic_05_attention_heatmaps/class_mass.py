@@ -1,4 +1,4 @@
-"""Check of topic 05: what a head gives from one class of character to another."""
+"""Check of topic 05: the attention from one class of character to another."""
 
 from collections.abc import Callable
 
@@ -9,6 +9,6 @@ CLASS_MASS = aggregate("class-mass", "mass", "h c c", "classes")
 
 
 def class_mass(answer: Callable) -> None:
-    """Check the student's `class_mass`: what queries of a class give to keys of a class, also if there are none."""
+    """Check the student's `class_mass`: the attention of one class's queries to another's keys."""
     require_own(answer)
     CLASS_MASS.check(answer)

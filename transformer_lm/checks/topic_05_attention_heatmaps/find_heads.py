@@ -1,4 +1,4 @@
-"""Check of topic 05: which head does what, told from attention weights and the masks of patterns.
+"""Check of topic 05: which head does what, found from attention weights and the masks of patterns.
 
 Axes: b batch, h heads, i position of the query, j of the key, p patterns.
 """
@@ -33,7 +33,7 @@ def _tried(inputs: Inputs, output: str) -> str:
 
 
 def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield the numbers of patterns as real numbers, after checking that they are whole ones."""
+    """Yield the pattern numbers as floats, after checking that they are integers."""
     heads = answer(inputs["weights"].detach(), inputs["patterns"], inputs["by_place"])
     if isinstance(heads, Tensor):
         if heads.dtype != torch.long:
@@ -51,11 +51,11 @@ FIND_HEADS = PublicExercise(
     build=lambda answer, inputs: answer,
     call=_call,
     tried=_tried,
-    batched=False,  # a head is judged by the whole batch
+    batched=False,  # a head is judged on the whole batch
 )
 
 
-# Of the heads that are planted, three do nothing that has a name.
+# Three of the planted heads do nothing that has a name.
 PLAN = [["previous", "uniform", "previous_space", "random"], ["random", "duplicate", "first", "consonant_to_vowel"]]
 B, N = 24, 40
 
@@ -63,7 +63,7 @@ B, N = 24, 40
 def planted_heads(answer: Callable) -> None:
     """Check the student's `find_heads` on a model in which heads were planted: all are found, and no other."""
     with redirect_stdout(StringIO()):
-        find_heads(answer)  # a few planted heads show less
+        find_heads(answer)  # a few planted heads reveal less
     tokenizer, rng = planted_tokenizer(), random.Random(5)
     tokens = torch.tensor([tokenizer.encode(planted_text(rng, N)) for _ in range(B)])
     names = [name for name in PATTERNS if name != INDUCTION]

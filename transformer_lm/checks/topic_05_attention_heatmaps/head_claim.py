@@ -1,7 +1,7 @@
-"""Check of topic 05: a claim about one head of a trained model, with the numbers that speak for it.
+"""Check of topic 05: a claim about one head of a trained model, with the numbers that support it.
 
 Students measure and claim; the check measures the same on validation text, grading on text drawn for each submission.
-This file holds what a claim must look like, how it is measured, and how far from the measured numbers it may be.
+This file defines what a claim must look like, how it is measured, and how far it may be from the measured numbers.
 """
 
 import functools
@@ -28,17 +28,17 @@ __all__ = ["head_claim_ablation", "head_claim_numbers", "head_claim_pattern"]
 
 TEXTS = 128  # sequences to measure on
 AT_ONCE = 32
-SEED = 5  # of the slices that the check takes
+SEED = 5  # of the check's slices
 TEXT = 40  # characters of the name of a pattern
 
-# How far from what is measured a number may be, since texts differ; of a change of the loss, a share of it is added.
-# In grading, limits are wider, so that nobody who passes the check just so is refused. tests/judging/test_head_claim.py
-# measures that honest claims hold on every text.
+# How far a number may be from the measured one, since texts differ; for a change of the loss, a fraction of it is
+# added. In grading, the limits are wider, so that a claim that only just passes the check is not refused.
+# tests/judging/test_head_claim.py measures that honest claims hold on every text.
 NEAR = {"score": 0.03, "chance": 0.015, "null": 0.02}
 NEAR_CHANGE, NEAR_SHARE = 0.02, 0.1
-LENIENT, LOWERED = 1.3, 0.02  # how many times as far, and by how much a score and its excess may be too small
+LENIENT, LOWERED = 1.3, 0.02  # the factor for these limits, and by how much a score and its excess may be too small
 ALIKE = 0.02
-NEEDED = 0.01  # nats: with less, nothing depends on the head
+NEEDED = 0.01  # nats; below this, nothing depends on the head
 
 NUMBERS = ("score", "chance", "null", "loss_change")
 ENTRIES = ("layer", "head", "pattern", *NUMBERS)
@@ -49,7 +49,7 @@ ABLATE = 'Ablate this head alone with how="mean", and serves: the positions that
 
 @dataclass(frozen=True)
 class Claim:
-    """What a claim says: that a head does this, and what was measured of it."""
+    """The content of a claim: what a head does, and the numbers that were measured."""
 
     layer: int
     head: int
@@ -62,7 +62,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Found:
-    """What was measured of the pattern, for all heads, and of the loss without the head of the claim."""
+    """The scores of the pattern for all heads, and the loss without the claimed head."""
 
     scores: PatternScore
     losses: LossChange
@@ -70,14 +70,14 @@ class Found:
 
 @dataclass(frozen=True)
 class ClaimExercise:
-    """What everybody may know about an exercise that asks for a claim about a head of a trained model."""
+    """The public part of an exercise that asks for a claim about a head of a trained model."""
 
     id: str
     name: str
     trained: str
 
     def check(self, claim: object, part: Callable[[Claim, Found], None], right: str) -> None:
-        """Print one line, what is right, if a part of a claim holds on validation text, else raise CheckFailed."""
+        """Print the line `right` if a part of a claim holds on validation text, else raise CheckFailed."""
         read = self.read(plain(claim, texts=TEXT))
         part(read, _found_in_validation(self, read))
         passed(self.id, right)
@@ -87,7 +87,7 @@ class ClaimExercise:
         return _loaded(self.trained)
 
     def read(self, claim: object) -> Claim:
-        """Return what a plain claim says, or raise CheckFailed if anything in it can't be."""
+        """Return the content of a plain claim, or raise CheckFailed if anything in it is impossible."""
         if not isinstance(claim, Mapping):
             raise self._failed(self.name, told(claim), "a dictionary", "Fill in the dictionary that was given.")
         if set(claim) != set(ENTRIES):
@@ -101,7 +101,7 @@ class ClaimExercise:
         return Claim(**places, pattern=claim["pattern"], **numbers)
 
     def check_numbers(self, claim: Claim, found: Found, lenient: bool = False) -> None:
-        """Raise CheckFailed unless score, chance and null are what is measured."""
+        """Raise CheckFailed unless score, chance and null agree with the measurement."""
         scores, place = found.scores, (claim.layer, claim.head)
         measured = {"score": scores.score[place].item(), "chance": scores.chance, "null": scores.null[place].item()}
         limits = {name: limit * (LENIENT if lenient else 1) for name, limit in NEAR.items()}
@@ -122,7 +122,7 @@ class ClaimExercise:
         raise self._failed("the numbers", yours, f"{expected} of what is measured", hint)
 
     def check_pattern(self, claim: Claim, found: Found, lenient: bool = False) -> None:
-        """Raise CheckFailed unless the head does what is claimed: its score is large, and far above its baseline."""
+        """Raise CheckFailed unless the head does what is claimed, with a large score far above its baseline."""
         scores, place, slack = found.scores, (claim.layer, claim.head), LOWERED if lenient else 0
         score, baseline = scores.score[place].item(), scores.baseline(claim.pattern in BY_PLACE)[place].item()
         if score >= SCORE - slack and score - baseline >= EXCESS - slack:
@@ -138,7 +138,7 @@ class ClaimExercise:
         raise self._failed(f"the pattern {claim.pattern}", yours, expected, hint)
 
     def check_ablation(self, claim: Claim, found: Found, lenient: bool = False) -> None:
-        """Raise CheckFailed unless the loss rises as claimed without the head, where a key of the pattern is there."""
+        """Raise CheckFailed unless ablating the head raises the loss as claimed, where the pattern has a key."""
         change, losses, scale = claim.loss_change, found.losses, LENIENT if lenient else 1
 
         def near(measured: float) -> bool:
@@ -172,7 +172,7 @@ class ClaimExercise:
             raise self._failed("pattern", told(pattern) or "an empty text", "the name of a pattern", hint)
 
     def _number(self, name: str, value: object) -> float:
-        """Return a number if it is one; a share lies between 0 and 1."""
+        """Return the value if it is a number; all but the change of the loss must be between 0 and 1."""
         share = name != "loss_change"
         if not is_number(value) or not (0 <= value <= 1 if share else abs(value) < MANY):
             if share:
@@ -187,7 +187,7 @@ class ClaimExercise:
 
 
 def measured(model: nn.Module, tokenizer: Tokenizer, claim: Claim, text: Tensor, generator: torch.Generator) -> Found:
-    """Return what is measured of the claimed pattern on a text; for induction, on repeated random text of its size.
+    """Measure the claimed pattern on a text; for induction, on repeated random text of the same size.
 
     Shapes:
         text  (b, n + 1)
@@ -215,7 +215,7 @@ def _loaded(name: str) -> tuple[nn.Module, Tokenizer]:
 
 @functools.lru_cache(maxsize=8)
 def _found_in_validation(exercise: ClaimExercise, claim: Claim) -> Found:
-    """Return what is measured of a claim on validation text: once, and not for each part of it anew."""
+    """Measure a claim on validation text, only once for all of its parts."""
     model, tokenizer = exercise.model()
     generator = torch.Generator().manual_seed(SEED)
     text = random_slices(_validation(), TEXTS, model.config.max_len + 1, generator)
@@ -236,7 +236,7 @@ def head_claim_numbers(claim: object) -> None:
 
 
 def head_claim_pattern(claim: object) -> None:
-    """Check that the head in the student's claim does what it says, on validation text."""
+    """Check that the head does what the student's claim says, on validation text."""
     HEAD_CLAIM.check(claim, HEAD_CLAIM.check_pattern, "the head does that.")
 
 

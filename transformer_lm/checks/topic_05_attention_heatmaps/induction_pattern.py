@@ -17,7 +17,7 @@ def _tried(inputs: Inputs, output: str) -> str:
 
 
 def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield the pattern as 1 and 0, after checking that it says yes or no."""
+    """Yield the pattern as 1 and 0, after checking that it is Boolean."""
     pattern = answer(inputs["tokens"])
     if isinstance(pattern, Tensor):
         if pattern.dtype != torch.bool:
@@ -39,6 +39,6 @@ INDUCTION_PATTERN = PublicExercise(
 
 
 def induction_pattern(answer: Callable) -> None:
-    """Check the student's `induction_pattern`: which keys an induction head would read."""
+    """Check the student's `induction_pattern`: which keys an induction head would attend to."""
     require_own(answer)
     INDUCTION_PATTERN.check(answer)

@@ -1,4 +1,4 @@
-"""Check of topic 05: what a head gives to each distance, on average."""
+"""Check of topic 05: a head's average weight at each distance."""
 
 from collections.abc import Callable
 

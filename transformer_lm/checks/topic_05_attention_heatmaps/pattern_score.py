@@ -15,8 +15,8 @@ ONE_CHANCE = "Chance is one number, the same for every head: it has no axis, not
 
 
 def _call_score(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield the scores, then the chance with an axis of size 1; a chance may be a number of Python's or NumPy's."""
-    calls = {name: arguments_of(inputs, name) for name in ("score", "score" + ALONE)}  # before a call changes them
+    """Yield the scores, then the chance with an axis of size 1; the chance may be a Python or NumPy number."""
+    calls = {name: arguments_of(inputs, name) for name in ("score", "score" + ALONE)}  # before a call can change them
     for name, arguments in calls.items():
         returned, tried = answer(*arguments), PATTERN_SCORE.tried(inputs, name)
         if not isinstance(returned, tuple | list) or len(returned) != 2:
@@ -26,7 +26,7 @@ def _call_score(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
         chance = torch.tensor(chance) if isinstance(chance, int | float | np.number) else chance
         if isinstance(chance, Tensor) and chance.dim():
             raise CheckFailed(tried, f"chance of shape {tuple(chance.shape)}", "chance of shape ()", ONE_CHANCE)
-        # Without axes, it may be on any device.
+        # A tensor without axes may be on any device.
         yield chance.to(inputs["weights"].device)[None] if isinstance(chance, Tensor) else chance
 
 
@@ -44,6 +44,6 @@ PATTERN_SCORE = PublicExercise(
 
 
 def pattern_score(answer: Callable) -> None:
-    """Check the student's `pattern_score`: the score of each head, and what chance would give."""
+    """Check the student's `pattern_score`: the score of each head, and the score by chance."""
     require_own(answer)
     PATTERN_SCORE.check(answer)

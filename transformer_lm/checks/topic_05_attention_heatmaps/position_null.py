@@ -1,4 +1,4 @@
-"""Check of topic 05: what is left of a head that looks at nothing but distance."""
+"""Check of topic 05: the position-only baseline (null model) of a head."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +10,6 @@ POSITION_NULL = replace(aggregate("position-null", "null", "h i j"), causal=("nu
 
 
 def position_null(answer: Callable) -> None:
-    """Check the student's `position_null`: the heads, with nothing left of them but what depends on distance."""
+    """Check the student's `position_null`: the heads, reduced to the part that depends only on distance."""
     require_own(answer)
     POSITION_NULL.check(answer)

@@ -1,7 +1,7 @@
 """Check of topic 06: the best translation that a beam search finds, and its score.
 
-A small model stands for a trained one, as for the greedy search. The more tokens it has read, the surer it is: so long
-translations may win over short ones, and it matters how scores are compared. Each search gets a source of its own.
+A small model replaces a trained one, as for the greedy search. The more tokens it has read, the surer it is, so that
+long translations can win over short ones, and it matters how scores are compared. Each search gets a different source.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.checks.topic_06_encoder_decoder.greedy_decode import CHANGED, NOT_LONG, ReaderOfBoth
 from transformer_lm.shapes import describe
 
-NOTHING = -1  # stands after the tokens of a translation that is shorter than max_len
+NOTHING = -1  # fills up a translation that is shorter than max_len
 TWO_VALUES = "Return two values: the tokens of the best hypothesis, and its score."
 NOT_A_NUMBER = "Return the score as one number: a Python float, or a tensor without any axes."
 
@@ -30,14 +30,14 @@ SEARCHES: dict[str, Callable[[int, int], tuple[int, float, int]]] = {
     "again_three": lambda v, max_len: (3, 1.0, max_len + 2),
     "wide": lambda v, max_len: (2 * v, 1.0, max_len + 2),
 }
-SURENESS = (1.0, 2.0, 4.0, 8.0)  # what scores are multiplied by, token by token; the last number stays
+SURENESS = (1.0, 2.0, 4.0, 8.0)  # factors of the scores, token by token; the last one is kept
 
 
 class SurerReader(ReaderOfBoth):
-    """The same model, whose scores lie further apart the more tokens it has read."""
+    """The same model, but its scores are further apart the more tokens it has read."""
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Return the scores of what follows each position, (k, n, v), for source (k, m) and target (k, n)."""
+        """Return the logits of the next token at each position, (k, n, v), for source (k, m) and target (k, n)."""
         scores = super().forward(source, target)
         places = torch.arange(target.shape[1], device=source.device).clamp(max=len(SURENESS) - 1)
         return scores * torch.tensor(SURENESS, device=source.device)[places, None]
@@ -65,7 +65,7 @@ def _tried(inputs: Inputs, output: str) -> str:
 
 
 def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield the tokens and the score of each search; the tokens as numbers, filled up to max_len."""
+    """Yield the tokens and the score of each search, the tokens as floats, padded to max_len."""
     start, end, _ = inputs["given"].tolist()
     for search in SEARCHES:
         beams, alpha, max_len = _settings(inputs, search)
@@ -82,7 +82,7 @@ def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
 
 
 def _filled(tried: str, tokens: object, max_len: int) -> object:
-    """Return tokens as numbers, filled up to max_len; what is no row of tokens comes back as it is."""
+    """Return tokens as floats, padded to max_len; anything but a sequence of tokens is returned as it is."""
     if not isinstance(tokens, Tensor):
         return tokens
     if tokens.dtype != torch.long:
@@ -92,7 +92,7 @@ def _filled(tried: str, tokens: object, max_len: int) -> object:
 
 
 def _as_number(tried: str, score: object) -> Tensor:
-    """Return a score as a tensor of one number."""
+    """Return a score as a tensor with one entry."""
     if isinstance(score, Tensor) and score.numel() == 1 and score.dim() < 2:
         return score.reshape(1)
     if isinstance(score, float | int | np.floating):

@@ -26,7 +26,7 @@ def _build(answer: Callable, inputs: Inputs) -> nn.Module:
 
 
 def _call(layer: nn.Module, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield output and weights. Where shapes do not fit, the two lengths are the likely reason."""
+    """Yield output and weights. If shapes do not fit, the two lengths are the likely reason."""
     tried = _tried(inputs, "output")
     try:
         with described_errors(tried, "a tuple of 2 values, output and weights"):
@@ -43,7 +43,7 @@ def _call(layer: nn.Module, inputs: Inputs) -> Iterator[Tensor]:
 CROSS_ATTENTION = PublicExercise(
     id="cross-attention",
     axes={"output": "b n hidden", "weights": "b h n m"},
-    trains=("output",),  # weights are for looking at, and may be detached
+    trains=("output",),  # weights are only for inspection and may be detached
     reads=("x", "memory", "visible"),
     build=_build,
     call=_call,

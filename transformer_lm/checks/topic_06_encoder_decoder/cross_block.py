@@ -1,4 +1,4 @@
-"""Check of topic 06: a block of the decoder that reads a source, too, around three parts that it is given."""
+"""Check of topic 06: a decoder block with cross-attention, around three given parts."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -22,14 +22,14 @@ GIVEN = "Keep __init__ as it was given: the check puts weights of its own into t
 
 
 class MeanOfVisible(nn.Module):
-    """Stands for self-attention: the mean of what a position may read, through a linear layer."""
+    """A stand-in for self-attention: the mean of the visible positions, followed by a linear layer."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.attention = nn.Linear(hidden, hidden)
 
     def forward(self, x: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Return what each position reads, (b, n, hidden) as x itself; with no visible, all may read all."""
+        """Return the output for each position, (b, n, hidden) like x; without `visible`, all positions are visible."""
         b, n, _ = x.shape
         if visible is None:
             visible = x.new_ones(b, n, n)
@@ -40,14 +40,14 @@ class MeanOfVisible(nn.Module):
 
 
 class MeanOfSource(nn.Module):
-    """Stands for cross-attention: the mean of the visible source, less each position, through a linear layer."""
+    """A stand-in for cross-attention: the visible source's mean minus each position, then a linear layer."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.cross = nn.Linear(hidden, hidden)
 
     def forward(self, x: Tensor, memory: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Return what each position reads, (b, n, hidden) as x itself; with no visible, all of memory is read."""
+        """Return the output for each position, (b, n, hidden) like x; without `visible`, all of memory is visible."""
         b, m, _ = memory.shape
         if visible is None:
             visible = memory.new_ones(b, m)
@@ -80,7 +80,7 @@ def _weights(inputs: Inputs, *layers: str) -> Inputs:
 
 
 def _build(answer: Callable, inputs: Inputs) -> nn.Module:
-    """Return the student's block around three parts that stand for attention, cross-attention and the MLP."""
+    """Return the student's block around stand-ins for attention, cross-attention and the MLP."""
     hidden, width = _sizes(inputs)
     tried = _tried(inputs, "output")
     layers = OrderedDict(up=nn.Linear(hidden, width), relu=nn.ReLU(), down=nn.Linear(width, hidden))
@@ -95,7 +95,7 @@ def _build(answer: Callable, inputs: Inputs) -> nn.Module:
 
 
 def _check_norm(tried: str, name: str, norm: object, hidden: int) -> None:
-    """Raise CheckFailed unless a layer is the LayerNorm that the notebook gives."""
+    """Raise CheckFailed unless a layer is the LayerNorm that the notebook provides."""
     as_given = nn.LayerNorm(hidden)
     if isinstance(norm, nn.LayerNorm) and repr(norm) == repr(as_given):
         return
@@ -105,7 +105,7 @@ def _check_norm(tried: str, name: str, norm: object, hidden: int) -> None:
 
 def _call(block: nn.Module, inputs: Inputs) -> Iterator[Tensor]:
     """Yield the output, after checking that it is the same in train mode and in eval mode."""
-    kept = {name: inputs[name].detach().clone() for name in READS}  # a call may change what it is given
+    kept = {name: inputs[name].detach().clone() for name in READS}  # a call may change its arguments
     mode = block.training
 
     def called(training: bool) -> object:
@@ -138,6 +138,6 @@ CROSS_BLOCK = PublicExercise(
 
 
 def cross_block(answer: Callable) -> None:
-    """Check the student's `CrossDecoderBlock` in train and in eval mode, with simple parts that need their masks."""
+    """Check the student's `CrossDecoderBlock` in train and in eval mode, with simple parts that use their masks."""
     require_own(answer)
     CROSS_BLOCK.check(answer)

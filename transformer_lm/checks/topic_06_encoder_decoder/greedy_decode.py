@@ -1,7 +1,7 @@
-"""Check of topic 06: the likeliest next token, again and again, until every sentence has ended.
+"""Check of topic 06: greedy decoding, until every sentence has ended.
 
-A small model stands for a trained one. What it finds likeliest depends on the whole source, on every token so far and
-on their places. How long a translation is depends on its source: some are longer than that, and one ends at once.
+A small model replaces a trained one. Its predictions depend on the whole source, on every token so far and on their
+positions. The length of a translation depends on its source: some are longer than the source, and one ends at once.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,17 +13,17 @@ from transformer_lm.checks.engine.contract import Inputs, PublicExercise, requir
 from transformer_lm.checks.engine.failure import CheckFailed
 from transformer_lm.shapes import describe
 
-LONGEST = 100  # tokens that the model reads: what never stops, stops there
+LONGEST = 100  # tokens that the model reads, so that an endless loop stops here
 SURE = 64.0  # added to the score of END where it comes
 CHANGED = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
 NOT_LONG = "Tokens are whole numbers: keep them in a tensor of dtype torch.long, as the source is."
 
 
 class ReaderOfBoth(nn.Module):
-    """Stands for an encoder-decoder: a number made from the source and all tokens so far selects a row of scores.
+    """A stand-in for an encoder-decoder: a number from the source and all tokens so far selects a row of logits.
 
-    Each place multiplies its token by a number of its own, another one in the source than in the target. The rows of
-    the table are a prime number, larger than any token: so another token at any place selects another row.
+    Each position multiplies its token by a different number, which differs between source and target. The number of
+    rows of the table is prime and larger than any token, so that another token at any position selects another row.
     """
 
     def __init__(self, table: Tensor, places: Tensor) -> None:
@@ -33,9 +33,9 @@ class ReaderOfBoth(nn.Module):
         self.rows_read = 0
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Return the scores of what follows each position, (b, n, v), for source (b, m) and target (b, n).
+        """Return the logits of the next token at each position, (b, n, v), for source (b, m) and target (b, n).
 
-        Raises ValueError if they are not as many rows, or if the target has more than 100 tokens.
+        Raises ValueError if their numbers of rows differ, or if the target has more than 100 tokens.
         """
         (b, _), (rows, n) = source.shape, target.shape
         if b != rows:
@@ -53,14 +53,14 @@ class ReaderOfBoth(nn.Module):
 
 
 class ReaderThatEnds(ReaderOfBoth):
-    """The same, with an END where a sentence has three tokens less than twice those of its source, without padding."""
+    """The same, with END once a sentence has 2 * m - 3 tokens, where m is the length of its source without padding."""
 
     def __init__(self, table: Tensor, places: Tensor, end: int, pad: int) -> None:
         super().__init__(table, places)
         self.end, self.pad = end, pad
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Return the scores of what follows each position, (b, n, v), for source (b, m) and target (b, n)."""
+        """Return the logits of the next token at each position, (b, n, v), for source (b, m) and target (b, n)."""
         scores = super().forward(source, target)
         _, n, v = scores.shape
         lengths = 2 * (source != self.pad).sum(dim=1, keepdim=True) - 3  # (b, 1)
@@ -70,11 +70,11 @@ class ReaderThatEnds(ReaderOfBoth):
 
 
 def _asked(inputs: Inputs, output: str) -> tuple[Tensor, int]:
-    """Return the source and the max_len of an output: enough for all sentences, or too few for some; or one alone."""
+    """Return the source and max_len of an output: enough for all sentences, too few for some, or one alone."""
     enough, too_few = inputs["max_lens"].tolist()
     source = inputs["source"]
     if output == "cut_off":
-        return source.mT.contiguous().mT, too_few  # not contiguous in memory
+        return source.mT.contiguous().mT, too_few  # non-contiguous
     return (source[-1:] if output == "of_one_sentence" else source), enough
 
 
@@ -86,7 +86,7 @@ def _tried(inputs: Inputs, output: str) -> str:
 
 
 def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield the tokens, as numbers, of three calls; then how many rows the model has read for each token, if over 1."""
+    """Yield the tokens of three calls as floats, then the number of rows read per token, if it is above 1."""
     start, end, pad = inputs["special"].tolist()
     most = 1.0
     for output in ("decoded", "cut_off", "of_one_sentence"):

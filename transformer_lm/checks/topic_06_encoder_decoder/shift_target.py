@@ -1,4 +1,4 @@
-"""Check of topic 06: what a decoder reads while it learns, and what it should say next at each position."""
+"""Check of topic 06: the decoder's inputs and labels in training (teacher forcing)."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,7 +9,7 @@ from transformer_lm.checks.engine.contract import Inputs, PublicExercise, requir
 from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.shapes import describe
 
-NO_WORD = -1  # where a sentence has ended; in the targets that an answer gets, the case's pad stands there
+NO_WORD = -1  # where a sentence has ended; in the targets that an answer gets, it is the case's pad
 
 BOTH = "Hand back both: what the decoder reads, and what it should say next at each position."
 NOT_LONG = "Tokens stay what they are in the targets: whole numbers, of dtype torch.long."
@@ -19,7 +19,7 @@ CHANGED = "The targets belong to the caller, who needs them again: write into a 
 def _given(inputs: Inputs) -> tuple[Tensor, int, int, int]:
     """Return the arguments of a call."""
     start, end, pad = (int(inputs[name]) for name in ("start", "end", "pad"))
-    targets = inputs["targets"].clone()  # in the same order in memory
+    targets = inputs["targets"].clone()  # with the same memory layout
     targets[targets == NO_WORD] = pad
     return targets, start, end, pad
 
@@ -30,7 +30,7 @@ def _tried(inputs: Inputs, output: str) -> str:
 
 
 def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield inputs and labels as real numbers, after checking that they hold whole ones and targets are as before."""
+    """Yield inputs and labels as floats, after checking that they hold integers and targets are unchanged."""
     targets, *special = _given(inputs)
     before, tried = targets.clone(), _tried(inputs, "inputs")
     returned = answer(targets, *special)

@@ -1,4 +1,4 @@
-"""Check of topic 06: a vector of sines and cosines for each position."""
+"""Check of topic 06: sinusoidal positional encodings."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
 from transformer_lm.checks.engine.failure import CheckFailed
 
-SMALL = (2, 4)  # sizes of a first table: short enough that waves which are far too short are still told by it
+SMALL = (2, 4)  # sizes of a first table, small enough to identify wavelengths that are far too short
 
 NOT_REAL = "Sines and cosines are real numbers: float32, torch's usual dtype, holds them well enough."
 
@@ -24,7 +24,7 @@ def _tried(inputs: Inputs, output: str) -> str:
 
 
 def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield the tables, after checking that they hold real numbers, precise enough."""
+    """Yield the tables, after checking that they hold floats of sufficient precision."""
     for output in SINUSOIDS.axes:
         table = answer(*_sizes(inputs, output))
         if isinstance(table, Tensor):

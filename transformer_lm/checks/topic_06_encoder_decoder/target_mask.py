@@ -1,4 +1,4 @@
-"""Check of topic 06: which positions of a padded target may read which."""
+"""Check of topic 06: which positions of a padded target may attend to which."""
 
 from collections.abc import Callable, Iterator
 
@@ -19,7 +19,7 @@ def _tried(inputs: Inputs, output: str) -> str:
 
 
 def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
-    """Yield the mask as 1 and 0, after checking that it says yes or no."""
+    """Yield the mask as 1 and 0, after checking that it is Boolean."""
     visible = answer(inputs["tokens"], int(inputs["pad"]))
     if isinstance(visible, Tensor):
         if visible.dtype != torch.bool:
@@ -41,6 +41,6 @@ TARGET_MASK = PublicExercise(
 
 
 def target_mask(answer: Callable) -> None:
-    """Check the student's `target_mask`: neither the future nor padding is read, and every position reads something."""
+    """Check the student's `target_mask`: it hides the future and padding, and leaves every position a key."""
     require_own(answer)
     TARGET_MASK.check(answer)
