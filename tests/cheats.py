@@ -18,7 +18,7 @@ CHECKS = (
 
 # --- wrong answers ------------------------------------------------------------------------------
 
-# They run, return what has the right shape, and deserve no point.
+# They run, return values of the right shape, and deserve no point.
 WRONG = {
     "kqv": """\
 def create_kqv_parameters(input_size, hidden):
@@ -44,7 +44,7 @@ class SelfAttention(nn.Module):
 """,
 }
 
-# Its layers deserve 1 point, and what is said to `attend` deserves none.
+# Its layers deserve 1 point; what it computes as `attend` deserves none.
 HEAD = """\
 class SelfAttention(nn.Module):
     def __init__(self, input_size, hidden):
@@ -64,9 +64,9 @@ ZERO_HEAD = "def attend(q, k, v):\n    return torch.zeros_like(v)\n\n\n" + HEAD
 class Cheat:
     """A cheat, named like the student who tries it.
 
-    `code` goes in front of the first answer, and so runs before all of them. `answers` take the place of wrong ones, by
+    `code` goes before the first answer, and so runs before all of them. `answers` replace wrong ones, by
     exercise, and deserve `deserves` points. `edit` changes the notebook. `files` go beside it, by name; `links`
-    lead from a name in the submission to a path in the course folder. `says` is part of what the student must be told.
+    lead from a name in the submission to a path in the course folder. `says` is part of what the feedback must say.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Cheat:
     says: str = ""
 
     def submitted(self, released: NotebookNode) -> NotebookNode:
-        """Return the notebook to hand in."""
+        """Return the notebook to submit."""
         notebook = nbformat.from_dict(released)
         for cell in notebook.cells:
             grade_id = cell.metadata.get("nbgrader", {}).get("grade_id")
@@ -100,12 +100,12 @@ def scores(name: str, does: str, body: str, says: str = "") -> Cheat:
 
 
 def head(name: str, does: str, attend: str, says: str = "") -> Cheat:
-    """Return a cheat whose head has honest layers, and an `attend(q, k, v)` that is none of the student's work."""
+    """Return a cheat whose head has honest layers, and an `attend(q, k, v)` that the student has not written."""
     return Cheat(name, does, answers={"self-attention": f"{attend}\n\n{HEAD}"}, deserves=1, says=says)
 
 
 def ready_made(name: str, does: str, attend: str) -> Cheat:
-    """Return a cheat that reaches torch's ready-made attention, and is told so."""
+    """Return a cheat that calls torch's ready-made attention, and whose feedback says so."""
     return head(name, does, attend, says="torch's ready-made attention is the answer to this exercise")
 
 
@@ -334,7 +334,7 @@ if os.fork() == 0:
     ),
 ]
 
-# --- what everybody can look up -----------------------------------------------------------------
+# --- what everyone can look up -------------------------------------------------------------------
 
 FROZEN_HEAD = """\
 from transformer_lm.test_values import load_frozen
@@ -384,7 +384,7 @@ return near.outputs["scores"] + 0 * queries.sum()
 
 # --- torch's ready-made attention ---------------------------------------------------------------
 
-# What a fresh Python runs: torch without what is covered in its files, and its kernels as they come.
+# What a fresh Python runs: torch without what is hidden in its files, and its kernels unchanged.
 FRESH = """
 import importlib.abc, importlib.machinery, importlib.util, os, struct, sys, types
 
@@ -1106,7 +1106,7 @@ ProductCounter.count = property(lambda self: 1, lambda self, count: None)
     ),
 ]
 
-# What is no answer at all must cost its own student the points, and nobody else anything.
+# A submission that is not an answer must cost its own student the points, and other students nothing.
 NONSENSE = [
     Cheat(
         f"nonsense-{name}",
@@ -1370,7 +1370,7 @@ def double_checks(notebook: NotebookNode) -> None:
 
 
 def retype_checks(notebook: NotebookNode) -> None:
-    """Make a text of each check."""
+    """Turn each check into a text cell."""
     for cell in _marked(notebook, *CHECKS):
         cell.cell_type = "markdown"
         del cell["outputs"], cell["execution_count"]
@@ -1400,7 +1400,7 @@ SCRIPT = "<script>alert('points')</script>"
 
 
 def show_scripts(notebook: NotebookNode) -> None:
-    """Put scripts into outputs, texts, and names, for whoever reads the feedback."""
+    """Put scripts into outputs, texts, and names, to run where the feedback is read."""
     image = '<img src="x" onerror="alert(\'points\')">'
     for cell in _marked(notebook, *CHECKS):
         data = {"text/html": SCRIPT + image, "text/plain": SCRIPT, "application/javascript": "alert('points')"}
@@ -1451,7 +1451,7 @@ NOTEBOOKS = [
     ),
 ]
 
-# --- what lies around in the sandbox ------------------------------------------------------------
+# --- what can be found in the sandbox -----------------------------------------------------------
 
 LYING_AROUND = [
     head(

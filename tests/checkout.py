@@ -1,4 +1,4 @@
-"""Where this checkout is, and where the package keeps what has a name."""
+"""Where this checkout is, and which module of the package holds a name."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def module_of(name: str) -> str:
-    """Return the module that holds what the package calls by a name: `heads.scores` for `heads.scores.HeadSums`."""
+    """Return the module that holds a dotted name of the package: `heads.scores` for `heads.scores.HeadSums`."""
     parts = name.split(".")
     modules = [parts[:end] for end in range(len(parts) - 1, 0, -1)]
     return next(

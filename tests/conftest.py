@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Settings and fixtures for all tests."""
 
 import datetime
 import os
@@ -14,14 +14,14 @@ IN_CI = os.environ.get("CI") == "true"
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 # Courses in other folders find the grading here.
 os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
-# Notebooks use the package's functions, not what somebody has saved in this checkout.
+# Notebooks use the package's functions, not answers that are saved in this checkout.
 os.environ["TRANSFORMER_LM_ANSWERS"] = str(Path(tempfile.gettempdir()) / "no-such-folder" / "my_answers")
 # Corpora are in this checkout, whatever folder a test works in.
 os.environ.setdefault("TRANSFORMER_LM_DATA", str(Path(__file__).parents[1] / "data" / "cache"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a run be repeated on another day: some tests take turns with what they try."""
+    """Let a run be repeated on another day: some tests try a different selection every day."""
     today = datetime.date.today().toordinal()
     parser.addoption("--turn", type=int, default=today, help="whose turn it is; by default it changes every day")
 
@@ -33,12 +33,12 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 @pytest.fixture
 def turn(request: pytest.FixtureRequest) -> int:
-    """Return whose turn it is."""
+    """Return the number of today's selection."""
     return request.config.getoption("turn")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the lessons and the proof, which take longest, first: else one process would wait for another at the end."""
+    """Put the lessons and the proof first: they take longest, and at the end, other processes would wait for them."""
     items.sort(key=lambda item: item.path.suffix != ".ipynb" and item.path.name != "test_prove.py")
 
 

@@ -14,7 +14,7 @@ LEFT_OUT = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", "cache")
 
 
 def copied_course(folder: Path) -> Path:
-    """Copy the checkout as it is now, committed or not, into a new folder; its .venv is made of links to this one."""
+    """Copy the checkout as it is now, committed or not, into a new folder; its .venv consists of links to this one."""
     for name in COPIED:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=LEFT_OUT)
@@ -29,10 +29,10 @@ def copied_course(folder: Path) -> Path:
 
 
 def run_in(folder: Path, command: str, **variables: str) -> subprocess.CompletedProcess:
-    """Run a command in a shell where the copy's environment is active, as the guides tell; both outputs are stdout."""
+    """Run a command in a shell where the copy's environment is active, as in the guides; stderr goes to stdout."""
     # Neither the make that runs these tests nor the checkout that they are in.
     environment = {name: value for name, value in os.environ.items() if "MAKE" not in name and name != "MFLAGS"}
-    # The set-up is finished: nothing may be installed into what the links of .venv lead to.
+    # The set-up is finished: nothing may be installed into the folders that the links of .venv lead to.
     environment |= {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "PIP_NO_INDEX": "1", **variables}
     return subprocess.run(
         ["bash", "-ec", f"source .venv/bin/activate\n{command}"],

@@ -1,4 +1,4 @@
-"""A cluster and a database on this machine, of the same programs that instructors start elsewhere."""
+"""A cluster and a database on this machine, with the same programs that instructors start elsewhere."""
 
 import json
 import os
@@ -56,7 +56,7 @@ class LocalCluster:
 
 
 class PostgresServer:
-    """A PostgreSQL server in a folder, on a port of its own.
+    """A PostgreSQL server in a folder, on a separate port.
 
     Raises FileNotFoundError if PostgreSQL is not installed.
     """
@@ -100,7 +100,7 @@ class PostgresServer:
         self._run("pg_ctl", "start", "-w", "-l", str(self._folder / "log"), "-o", options)
 
     def stop(self) -> None:
-        """Stop the server at once, whoever is connected."""
+        """Stop the server at once, even if clients are connected."""
         self._run("pg_ctl", "stop", "-m", "fast")
 
     def connections(self) -> int:

@@ -1,6 +1,6 @@
-"""What tests read from the data folder. `make data` runs this file and fetches it; without it, a test skips.
+"""The files that tests read from the data folder. `make data` runs this module to fetch them; without them, tests skip.
 
-No test downloads anything from elsewhere, so a run takes the same time with a network and without one.
+No test downloads anything from the internet, so a run takes the same time with a network and without one.
 """
 
 import pytest
@@ -20,13 +20,13 @@ NEEDED = CORPORA | {
 
 
 def skip_without(name: str) -> None:
-    """Skip the test that runs, unless a file of this name's is in the data folder."""
+    """Skip the running test, unless a file for this name is in the data folder."""
     if not is_here(*NEEDED[name]):
         pytest.skip(missing(name))
 
 
 def missing(name: str) -> str:
-    """Return the line that says what is not there, and what to do."""
+    """Return the line that says what is missing, and what to do."""
     return f"{name} is not in {data_folder()}. Fetch it with `make data`."
 
 

@@ -1,6 +1,6 @@
 """Attention in float64 NumPy, forwards and backwards by hand: one sequence, one head, one query at a time.
 
-It shares no code with the package or with torch, so that an error in either shows as a difference.
+It shares no code with the package or with torch, so an error in either shows up as a difference.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""What a student could copy out of the zip: functions, classes and methods, each tried as an answer by the judge."""
+"""Code that a student could copy from the zip: functions, classes and methods, each judged as an answer."""
 
 import ast
 import inspect
@@ -25,7 +25,7 @@ FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 WITH_LAYERS = ("kqv", "self-attention")
 SECONDS = 10_000  # for all candidates together; each call has its own limit
-# Each text has a namespace of its own. One that ends with an error still defines what comes before it. A candidate that
+# Each text has a separate namespace. One that ends with an error still defines what comes before it. A candidate that
 # takes too few or too many arguments for every call of the judge is left undefined: it could only raise a TypeError.
 PASTE = """
 import inspect
@@ -86,8 +86,8 @@ class _Candidates(Answer):
 def earning(exercise: str, texts: Iterable[Text]) -> dict[str, float]:
     """Return what earns points as an answer to an exercise, as `place: name`, with the points.
 
-    The judge gets one name of the texts after the other. At the end it gets the model answer, which must earn points:
-    otherwise something that was tried before has spoilt the process for what came after it.
+    The judge gets the names of the texts one by one. At the end it gets the model answer, which must earn points:
+    otherwise an earlier candidate has broken the process for those after it.
     """
     record, server = computing_once(exercise), answer_server(topic_of(exercise), REDUCED)
     fewest, most = _arguments(record)
@@ -124,9 +124,9 @@ def _arguments(record: Record) -> tuple[int, float]:
 
 
 def _gives_something(record: Record, candidates: _Candidates) -> bool:
-    """Return whether a candidate has an output for an ordinary call: without one, nothing of it can be right.
+    """Return whether a candidate has an output for an ordinary call: without one, no part of it can be right.
 
-    Some exercises give points for layers that are never called, or compute no values; there this tells nothing.
+    Some exercises give points for layers that are never called, or compute no values; this says nothing about those.
     """
     if not isinstance(record, ValueRecord) or record.id in WITH_LAYERS:
         return True
@@ -137,11 +137,11 @@ def _gives_something(record: Record, candidates: _Candidates) -> bool:
             return False
         _, arrays = candidates.ask("call", {name: as_given(array) for name, array in case.items()}, name="", build=True)
     except AnswerEnded:
-        return True  # its end may be its own, or that of one before
+        return True  # this candidate may have ended it, or an earlier one
     return any(name.startswith("outputs/") for name in arrays)
 
 
-# What there is to try
+# The candidates
 
 
 def texts_to_paste(folder: Path) -> Iterator[Text]:
@@ -168,7 +168,7 @@ def _is_definition(node: ast.stmt) -> bool:
 
 
 def _with_inner_functions(source: str) -> tuple[str, tuple[str, ...]]:
-    """Return a text in which functions inside of functions are defined at the end, too, and all names to try."""
+    """Return a text that also defines its inner functions at the end, and all names to try."""
     tree = ast.parse(source)
     names = list(_names(tree))
     inner = [
@@ -199,7 +199,7 @@ def _names(scope: ast.AST, prefix: str = "") -> Iterator[str]:
 
 
 def each_once(texts: Iterable[Text]) -> list[Text]:
-    """Return texts without the names that an earlier text has, too, made of the same statements."""
+    """Return texts without those names that an earlier text makes of the same statements."""
     known, kept = set(), []
     for text in texts:
         made_of = _statements_behind(text)
@@ -231,6 +231,6 @@ def _statements_behind(text: Text) -> dict[str, frozenset[str]]:
 
 
 def _used(table: symtable.SymbolTable) -> set[str]:
-    """Return the global names that a statement uses, inside of its functions too."""
+    """Return the global names that a statement uses, including those inside its functions."""
     used = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global() and symbol.is_referenced()}
     return used.union(*map(_used, table.get_children()))

@@ -1,6 +1,6 @@
-"""An accelerator that is not there: tensors say that they are on it, and refuse to meet those of the CPU.
+"""A simulated accelerator: tensors say that they are on it, and cannot be combined with those of the CPU.
 
-The CPU computes everything, so results stay what they are. What would stop on a real accelerator stops here too: an
+The CPU computes everything, so results stay the same. What would fail on a real accelerator fails here too: an
 operation on tensors of two devices, a tensor given to NumPy or matplotlib, a generator of the other device.
 """
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 ACCELERATOR = torch.device("mps")
-# What reads the weights of a layer; to fill them at first, or to copy them, needs no device.
+# Functions that use a layer's weights; filling them at first, or copying them, needs no device.
 COMPUTES = {
     "linear", "embedding", "layer_norm", "rms_norm", "matmul", "__matmul__", "__rmatmul__", "einsum", "conv1d",
     "rnn_tanh", "rnn_relu", "lstm", "gru", "multi_head_attention_forward", "scaled_dot_product_attention",
@@ -29,7 +29,7 @@ class PretendAccelerator(TorchFunctionMode):
         self.computed = 0  # functions that computed with parameters on the accelerator
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        """Run one function of torch, and mark what comes out by where it would be."""
+        """Run one function of torch, and mark its results by the device where they would be."""
         kwargs, name = dict(kwargs or {}), func.__name__
         given = _tensors([args, kwargs])
         there = any(map(is_there, given))
@@ -46,7 +46,7 @@ class PretendAccelerator(TorchFunctionMode):
             raise RuntimeError(f"{name}: expected a generator of the accelerator, got one of the CPU.")
         result = func(*args, **kwargs)
         if there:
-            old = {storage(tensor)._cdata for tensor in given}  # not the address, which is 0 for all that are empty
+            old = {storage(tensor)._cdata for tensor in given}  # not the address, which is 0 for all empty tensors
             for tensor in _tensors(result):
                 if storage(tensor)._cdata not in old or getattr(func, "__self__", None) is Tensor.grad:
                     mark(tensor)

@@ -1,4 +1,4 @@
-"""What is repeated for certainty: `make test` takes the first few, `make test-all` the others."""
+"""Tests repeated for certainty: `make test` runs the first few, `make test-all` the others."""
 
 from collections.abc import Iterable
 

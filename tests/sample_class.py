@@ -1,4 +1,4 @@
-"""Course folders to grade in, runs to watch, and what their gradebooks say."""
+"""Course folders to grade in, runs to watch, and the contents of their gradebooks."""
 
 import atexit
 import functools
@@ -32,7 +32,7 @@ def points_of_checks(topic: str) -> dict[str, float]:
     return {part.name: part.points for record in topics()[topic] for part in record.parts}
 
 
-# Of the points that no person gives: the written questions wait for one. There is one more for a short `forward`.
+# Without the written questions, which wait for manual grading. There is one more point for a short `forward`.
 FULL_SCORE = sum(points_of_checks(ASSIGNMENT).values()) + 1
 OUT_OF = sum(cell.points for cell in load_outline(ASSIGNMENT).cells)
 LOST = {
@@ -77,7 +77,7 @@ def start(course: Path, *options: str) -> subprocess.Popen:
 
 
 def done(course: Path) -> set[str]:
-    """Return the students whom a run has done."""
+    """Return the students whom a run has finished."""
     files = course.glob(f"autograded/.done/{ASSIGNMENT}/*.json")
     return {path.stem for path in files if json.loads(path.read_text())["digest"]}
 
@@ -129,7 +129,7 @@ def sample_course(folder: Path) -> Path:
 
 
 def changed(*edits: tuple[str, str, str]) -> Change:
-    """Return what makes edits to a notebook: in the cell of this name, this text becomes that."""
+    """Return a function that edits a notebook: in the cell of this name, one text replaces another."""
 
     def change(notebook: nbformat.NotebookNode) -> None:
         for edit in edits:
@@ -141,7 +141,7 @@ def changed(*edits: tuple[str, str, str]) -> Change:
 def graded_course(
     folder: Path, assignment: str, changes: dict[str, Change], before: Callable[[Path], None] = lambda course: None
 ) -> Path:
-    """Make a course whose students hand in the solved notebook, each with a change, and one a blank; grade it here.
+    """Make a course whose students submit the solved notebook, each with a change, and one a blank; grade it here.
 
     `before` is called with the course folder before grading, to put other files into the submissions.
     """

@@ -35,7 +35,7 @@ CHECKS = check_cells()
 
 
 def defined(record: Record, source: str) -> dict:
-    """Return what the cell of an answer defines, in this process; its text is known as IPython knows that of a cell."""
+    """Return what the cell of an answer defines, in this process; Python finds its source, as for cells of IPython."""
     file, namespace = f"<cell of {record.id}>", {"__name__": "__main__"}
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(SETUP, namespace)
@@ -72,8 +72,8 @@ JUDGE_ALONE = {
 def disagreements(trial: Trial, folder: Path) -> dict[str, str]:
     """Return the parts of an answer about which check and judge disagree, with what both say.
 
-    What a check accepts, the judge accepts, and the other way round, with one difference: the judge sees what a part
-    is about, whatever becomes of the others, and gives partial credit. A check that looks at all may refuse it.
+    The judge accepts what a check accepts, and the other way round, with one difference: the judge marks each part
+    by itself, even if others fail, and gives partial credit. A check of the whole answer may refuse it.
     """
     said = dict(checked(records()[trial.exercise], source_of(trial), folder))
     parts = judged(trial).parts

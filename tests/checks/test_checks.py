@@ -1,4 +1,4 @@
-"""The visible checks: every known mistake is named, every right answer passes, the rest is told clearly."""
+"""The visible checks: every known mistake is named, every right answer passes, other mistakes are reported clearly."""
 
 import math
 from contextlib import nullcontext
@@ -187,7 +187,7 @@ def test_the_promised_mistakes_are_known():
 
 
 def test_the_package_passes_its_own_checks(capsys, monkeypatch):
-    """But for one rule, which is for answers: the package may call torch's ready-made attention."""
+    """Except for one rule, which is for answers: the package may call torch's ready-made attention."""
     monkeypatch.setattr(PublicExercise, "rules", lambda exercise: nullcontext())
     checks.kqv_parameters(create_kqv_parameters)
     checks.kqv(kqv)
@@ -261,7 +261,7 @@ def test_ready_made_attention_is_refused_only_where_the_exercise_is_about_attent
 
 
 def test_the_package_passes_the_checks_of_topic_06(capsys):
-    """Under names of our own: what the package holds is refused as such."""
+    """Under new names, because functions of the package are refused as such."""
 
     class Block(CrossDecoderBlock):
         pass
@@ -271,7 +271,7 @@ def test_the_package_passes_the_checks_of_topic_06(capsys):
             return super().forward(x, memory, visible, return_attention=True)
 
     def searched(model, source, start, end, beams, max_len, alpha):
-        # START stands for padding, which no translation has: here 0 is a word.
+        # START replaces padding, which no translation has: here 0 is a word.
         found, scores = decoding.beam_search(model, source, start, end, beams, max_len, alpha, pad=start)
         return found[0], scores[0]
 
@@ -373,7 +373,7 @@ def test_an_answer_that_cuts_the_gradient_fails(exercise, old, new, reached):
 
 
 def test_a_parameter_without_effect_needs_no_gradient(capsys):
-    """The bias of the keys adds the same to all scores of a query; the softmax forgets it."""
+    """The bias of the keys adds the same number to all scores of a query, and the softmax cancels it."""
     record = records()["self-attention"]
     checks.self_attention(record.answer(record.model_answer.replace("self.k(x)", "x @ self.k.weight.T")))
     assert "✓" in capsys.readouterr().out
@@ -718,7 +718,7 @@ def test_a_check_leaves_gradients_switched_as_they_were(exercise, before):
     ],
 )
 def test_what_the_package_must_not_hide_is_no_answer_to_topic_04(check, package):
-    """It trains and samples with them while the exercises are open, and they are gone where answers are judged."""
+    """The package trains and samples with them while exercises are open; they are left out where answers are judged."""
     failed = failure(check, package)
     assert failed.yours == f"it is written in {package.__module__}"
     assert failed.hint == "This is the package's own: write yours in the cell."

@@ -55,7 +55,7 @@ def test_there_is_a_case_for_sizes_of_one_if_the_record_names_some(record):
     cases = load_frozen(record.id).cases
     assert len(cases) == (4 if record.ones else 3)
     assert set(record.ones) <= record.first_sizes.keys()
-    name, output = next(iter(cases[-1].outputs.items()))  # others may be of more positions
+    name, output = next(iter(cases[-1].outputs.items()))  # others may have more positions
     sizes = dict(zip(record.public.axes[name].split(), output.shape, strict=True))
     assert {sizes[each] for each in record.ones if each in sizes} <= {1}
 
@@ -80,7 +80,7 @@ def test_model_answer_computes_the_reference_in_float64(record):
 
 @EXERCISES
 def test_frozen_gradients_are_those_of_the_reference(record):
-    """Along a random direction, the reference changes as the gradients say."""
+    """Along a random direction, the reference changes as the gradients predict."""
     case, step = frozen_cases(record)[0], 3e-8  # where a norm needs its epsilon, the slope changes quickly
     rng = np.random.default_rng(0)
     for output, gradients in record.gradients(record.model_answer, case).items():
@@ -108,7 +108,7 @@ def test_rounding_of_float32_stays_far_below_the_tolerance(record):
 
 @EXERCISES
 def test_mistakes_lie_a_hundred_tolerances_from_the_truth_and_from_each_other(record):
-    """A mistake is told by all its outputs together: among them two must differ somewhere, unless they share a hint."""
+    """All outputs together identify a mistake: two mistakes must differ in one of them, unless they share a hint."""
     case = load_frozen(record.id).cases[0]
     answers = {"right": case.outputs} | {
         wrong.name: {name: case.mistakes[name].get(wrong.name, output) for name, output in case.outputs.items()}

@@ -1,4 +1,4 @@
-"""Reading a student's text takes time that grows with its length, not with a power of it, whatever the text is."""
+"""The time to read a student's text grows in proportion to its length, whatever the text is."""
 
 import time
 from collections.abc import Callable
@@ -77,7 +77,7 @@ READ = {
 def test_no_text_takes_longer_than_its_length_says(read, text):
     lengths = (LONGEST_READ // 4, LONGEST_READ)
     once, fourfold = (seconds(lambda length=length: read(text(length))) for length in lengths)
-    assert fourfold <= max(GROWS * once, 0.02)  # times that are shorter are those of the clock
+    assert fourfold <= max(GROWS * once, 0.02)  # shorter times mostly measure the clock
 
 
 def chain(n: int) -> list[Cell]:

@@ -1,4 +1,4 @@
-"""The device that is not there: what a GPU would run passes, what it would refuse is named, in check and judge."""
+"""A simulated device: check and judge accept what a GPU would run, and name what it would refuse."""
 
 import re
 
@@ -146,7 +146,7 @@ HELD = {
 
 @pytest.mark.parametrize(("kept", "hint"), HELD.values(), ids=HELD)
 def test_layers_that_the_module_does_not_see_are_found(kept, hint):
-    """Even where the check itself has moved them, as those that an answer is given."""
+    """Even if the check itself has moved them, such as those that an answer is given."""
 
     def moved(layers: list[nn.Module]) -> object:
         return kept([layer.to(torch.device("mps")) for layer in layers])
@@ -161,7 +161,7 @@ def test_layers_that_the_module_does_not_see_are_found(kept, hint):
 
 VALUES = [record for record in records().values() if isinstance(record, ValueRecord)]
 DEVICE = re.compile(r",?\s*device=[\w.]+|\.to\([\w.]+\.device\)")
-# Where torch takes tensors of the CPU too: as an index, or without axes; and what is returned as a list of numbers.
+# Where torch also accepts tensors of the CPU: as an index, or without axes; and answers that return a list of numbers.
 NEEDS_NONE = {
     ("multi-head-attention", "where-and-own-softmax"),
     ("mask-future", "model answer"),
@@ -190,7 +190,7 @@ def test_a_right_answer_passes_there_and_without_its_device_does_not(record):
 
 
 def judged(exercise: str, source: str):
-    """Return what the judge makes of an answer."""
+    """Return the judge's verdict on an answer."""
     record = records()[exercise]
     server = answer_server(topic_of(exercise), False)
     return judge(record, [Cell(0, SETUP), Cell(1, source)], server, seed=1, solution=1)
@@ -209,7 +209,7 @@ def test_check_and_judge_name_a_tensor_that_is_always_made_on_the_cpu(capsys):
 
 
 def test_a_mask_that_is_always_on_the_cpu_costs_points_though_the_mask_is_right():
-    """Neither part may take it for the business of the other."""
+    """Neither part may leave it to the other."""
     record = records()["multi-head-attention"]
     mutant = record.model_answer.replace(", device=x.device", "")
     assert mutant != record.model_answer
@@ -225,7 +225,7 @@ PARAMETER = "next(self.parameters()).device"
     ("exercise", "device"), [("multi-head-attention", "x.device"), ("embed", "tokens.device")], ids=["heads", "embed"]
 )
 def test_a_device_may_be_that_of_the_parameters(exercise, device, capsys):
-    """The check loads weights of its own, and they are the module's parameters all the same."""
+    """The check loads other weights, which are the module's parameters all the same."""
     record = records()[exercise]
     source = record.model_answer.replace(f"device={device}", f"device={PARAMETER}")
     assert source != record.model_answer

@@ -1,4 +1,4 @@
-"""Points of the parts of an exercise: each depends on what the part is about, whatever else is wrong."""
+"""Points of the parts of an exercise: each part is judged by itself, whatever else is wrong."""
 
 import pytest
 from test_true_messages import changed, judged
@@ -61,7 +61,7 @@ CALLS = {"multi-head-attention": 6, "simple-attention": 2, "full-attention": 2, 
     ("exercise", "number"), [(exercise, number) for exercise, every in CALLS.items() for number in range(every)]
 )
 def test_an_error_in_any_call_costs_something(exercise, number):
-    """Whatever the parts leave out would be free."""
+    """A mistake that no part covers would cost nothing."""
     record = value_records()[exercise]
     every = CALLS[exercise]
     source = record.model_answer + RAISES.format(function=f"{record.defines}.forward", every=every, number=number)

@@ -1,4 +1,4 @@
-"""Exercises are found by their place: a contract, and a record of the same name, in the folder of their topic."""
+"""Exercises are found by their folder: a contract, and a record of the same name, in the folders of their topic."""
 
 import sys
 from inspect import isfunction

@@ -1,4 +1,4 @@
-"""What check and judge say of a wrong answer is true of that answer, whichever mistakes it makes together."""
+"""What check and judge say about a wrong answer is true of that answer, even if it makes several mistakes."""
 
 import pytest
 

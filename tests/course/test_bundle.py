@@ -1,4 +1,4 @@
-"""The zip for students: it stands on its own, and nothing in it gives an open exercise away."""
+"""The zip for students: it is complete by itself, and nothing in it gives an open exercise away."""
 
 import ast
 import json
@@ -30,8 +30,8 @@ from transformer_lm.texts.downloads import CORPORA
 
 TOPICS = list(topics())
 THROUGH = "02_multi_head_attention"
-LONG = 30  # characters of a line that tells something
-# Lines of solutions that also stand where no answer is: in checks, in a lesson, in blocks of earlier topics.
+LONG = 30  # characters of a line that gives something away
+# Lines of solutions that also occur elsewhere: in checks, in a lesson, in blocks of earlier topics.
 COMMON = {
     "scores = attention_scores(queries, keys)",
     "places = torch.arange(tokens.shape[1], device=tokens.device)",
@@ -70,7 +70,7 @@ def texts(folder: Path) -> Iterator[tuple[str, str]]:
 def bodies(source: str) -> set[str]:
     """Return what the functions of a text do, whatever the comments, docstrings and line breaks.
 
-    What has one short statement is left out: it may be a coincidence.
+    A function of one short statement is left out: it may be a coincidence.
     """
     try:
         tree = ast.parse(source)
@@ -115,7 +115,7 @@ def test_no_answer_to_an_open_exercise_is_in_the_zip(bundles, topic):
 
 
 def _released_cells(topic: str) -> list[str]:
-    """Return what the releases up to a topic give to everybody, such as an `__init__`."""
+    """Return what the releases up to a topic give to all students, such as an `__init__`."""
     paths = [ROOT / "release" / name / f"{name}.ipynb" for name in TOPICS[: TOPICS.index(topic) + 1]]
     return [cell.source for path in paths for cell in nbformat.read(path, as_version=4).cells]
 
@@ -140,7 +140,7 @@ def test_no_hidden_case_and_no_expected_value_of_one_is_in_the_zip(bundles):
         for seed in SEEDS:
             case = record.draw(random.Random(seed), record.first_sizes)
             drawn = [array for array in case.values() if is_telling(array)]
-            # Where nothing is drawn but sizes, as for waves, the right output is the same for everybody.
+            # Where only sizes are drawn, as for sinusoids, the right output is the same for all students.
             outputs = [array for array in record.reference(case).values() if drawn and is_telling(array)]
             for array in drawn + outputs:
                 assert array.astype(np.float64).tobytes() not in everything, record.id
@@ -148,7 +148,7 @@ def test_no_hidden_case_and_no_expected_value_of_one_is_in_the_zip(bundles):
 
 
 def is_telling(array: np.ndarray) -> bool:
-    """Tell whether an array is there only if somebody has put it there: a mask, or a few tokens, may be by chance."""
+    """Return whether an array can't be there by chance, unlike a mask or a few tokens."""
     return len(np.unique(array)) > 20
 
 
@@ -289,7 +289,7 @@ def link_pins(course: Path) -> None:
 
 @pytest.mark.parametrize("really_installed", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_a_student_with_nothing_but_the_zip_and_python_gets_through_the_first_assignment(really_installed, tmp_path):
-    """In an environment of its own, set up by the commands of the zip's README, or as they would."""
+    """In a separate environment, set up by the commands of the zip's README, or in the same way."""
     write_bundle(ROOT, THROUGH, tmp_path / "course.zip")
     with zipfile.ZipFile(tmp_path / "course.zip") as archive:
         archive.extractall(tmp_path)
@@ -316,7 +316,7 @@ def test_a_student_with_nothing_but_the_zip_and_python_gets_through_the_first_as
         assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"4\.\d+\.\d+", shell(f"{open_lab} --version").stdout.strip())
     assert json.loads(shell(".venv/bin/python -m pip list --format json").stdout)
-    assert shell(".venv/bin/python -c 'import nbgrader'").returncode  # a student needs none of it
+    assert shell(".venv/bin/python -c 'import nbgrader'").returncode  # students don't need it
 
     (tmp_path / "work.py").write_text(WORK)
     nbformat.write(solved_notebook(ROOT), tmp_path / "solved.ipynb")

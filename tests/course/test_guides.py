@@ -21,12 +21,12 @@ from grading.authoring.demo import edited, solved_notebook
 from grading.isolation.sandbox import missing_walls
 
 GUIDES = ROOT / "docs" / "guides"
-IN_ORDER = ("exercise", "teach")  # what a second instructor adds is then released and graded
+IN_ORDER = ("exercise", "teach")  # the second guide releases and grades what the first one adds
 ASSIGNMENT = "01_self_attention"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED_LAST = re.compile(r"`([\w./]+)`:\s*$")
 COMMAND = re.compile(r"`((?:make|python|nbgrader|source|cp) [^`]+|\.ci/run)`")
-# Commands that guides mention and other tests run, by the file that does.
+# Commands that guides mention and other files run, with the file that runs each.
 RUN_ELSEWHERE = {
     "make lab": "tests/pages/test_lab.py",
     "make demo": "tests/runs/test_class_run.py",
@@ -54,7 +54,7 @@ class Block:
 
 
 def blocks(guide: str) -> list[Block]:
-    """Return the blocks of a guide in order; an edit without words before it is about the same file as the last."""
+    """Return the blocks of a guide in order; an edit without words before it changes the same file as the last one."""
     page = (GUIDES / f"{guide}.md").read_text()
     found, end, file = [], 0, ""
     for match in BLOCK.finditer(page):
@@ -77,7 +77,7 @@ COMMANDS = [(block.guide, command) for block in ALL if block.kind == "sh" for co
 
 
 def apply(course: Path, block: Block) -> None:
-    """Make the edit of a `diff`: what it takes away, with what stands around it, must be there exactly once."""
+    """Make the edit of a `diff`: the lines that it removes, and those around them, must occur exactly once."""
     lines = block.text.splitlines()
     old = "\n".join(line[1:] for line in lines if line[:1] != "+")
     new = "\n".join(line[1:] for line in lines if line[:1] != "-")
@@ -93,21 +93,21 @@ def apply(course: Path, block: Block) -> None:
 
 
 def hand_in(course: Path, downloads: Path) -> None:
-    """Write the zip that Canvas gives of three students: all right, a weight of 0 forgotten, and nothing done."""
+    """Write Canvas's zip for three students: one has all right, one forgot weights of 0, one has done nothing."""
     right, wrong = solved_notebook(course), solved_notebook(course)
     edited("attention-entropy", "torch.special.entr(weights)", "-(weights * weights.log())")(wrong)
     blank = nbformat.read(course / "release" / ASSIGNMENT / f"{ASSIGNMENT}.ipynb", as_version=4)
     downloads.mkdir(parents=True)
     with zipfile.ZipFile(downloads / "submissions.zip", "w") as archive:
         for name, notebook in {"lovelaceada_101_1": right, "hopper_LATE_102_2": wrong, "turing_103_3": blank}.items():
-            again = "-1" if notebook is right else ""  # handed in twice
+            again = "-1" if notebook is right else ""  # submitted twice
             archive.writestr(f"{name}_{ASSIGNMENT}{again}.ipynb", nbformat.writes(notebook))
         archive.writestr("turing_103_4_my_model.safetensors", b"trained")
 
 
 @dataclass
 class Followed:
-    """The copy in which the guides were followed, and what came of each command: how it ended, and what it printed."""
+    """The copy in which the guides were followed, with the exit status and the output of each command."""
 
     course: Path
     ended: dict[tuple[str, str], int]

@@ -1,4 +1,4 @@
-"""What helps people to work together: the hooks before a commit, links that lead somewhere, forms for reports."""
+"""What helps people to work together: hooks before a commit, links that work, forms for reports."""
 
 import os
 import re
@@ -54,7 +54,7 @@ def repository(tmp_path_factory) -> Path:
 
 def _commit_hooks(repository: Path, *hooks: str) -> subprocess.CompletedProcess:
     """Run the hooks on all that `git add` takes."""
-    # Neither the repository of a commit that runs these tests nor a cache in somebody's home folder.
+    # Use neither the repository of a commit that runs these tests nor a cache in the user's home folder.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment["PRE_COMMIT_HOME"] = str(repository / ".git" / "pre-commit")
     subprocess.run(["git", "add", "--all"], cwd=repository, env=environment, check=True)

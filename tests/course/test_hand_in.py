@@ -1,4 +1,4 @@
-"""Before handing in, by command and in the last cell: what passes, what fails and why, what is missing."""
+"""The check before submitting, by command and in the last cell: what passes, what fails and why, what is missing."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ def said(check: CheckResult) -> str:
 
 @pytest.fixture
 def course(tmp_path, monkeypatch) -> Path:
-    """A course folder of a student's."""
+    """A student's course folder."""
     monkeypatch.setenv("TRANSFORMER_LM_ANSWERS", str(tmp_path / "my_answers"))
     return tmp_path
 
@@ -110,7 +110,7 @@ def test_whatever_is_wrong_is_said_at_once(course):
 
 
 def test_ready_made_attention_is_promised_no_points(course):
-    """The judge gives none for it, so the check before handing in must not say otherwise."""
+    """The judge gives none for it, so the check before submitting must not say otherwise."""
     notebook = solved_notebook(ROOT)
     STUDENTS["cheats-ready-made"](notebook)
     results = {check.name: check for check in report_of(written(course, notebook)).checks}
@@ -185,7 +185,7 @@ def test_the_last_cell_asks_for_a_saved_file_then_reports_on_it(course):
     path = written(course, solved_notebook(ROOT))
     older = nbformat.read(path, as_version=4)
     edited("kqv", "return keys, queries, values", "return queries, keys, values")(older)
-    cell(older, "kqv").source += "\n%time 1 + 1"  # what runs is another text than what is saved
+    cell(older, "kqv").source += "\n%time 1 + 1"  # the text that runs is not the text that is saved
     last = f'hand_in.check("{TOPIC}")'
     assert any(each.source == last for each in older.cells)
     live = nbformat.v4.new_notebook(

@@ -21,7 +21,7 @@ ORDER = ("**The picture.**", "**The tool.**", "**The plan.**")
 
 
 class Notebook:
-    """What a notebook's kernel knows: its names, and the cells that were run."""
+    """What a notebook's kernel has: its names, and the cells that were run."""
 
     def __init__(self) -> None:
         self.namespace = {"In": [""], "checks": checks}
@@ -49,7 +49,7 @@ def shown(notebook: Notebook, capsys, ask=hint) -> str:
 
 
 def count(text: str) -> int:
-    """Return how many hints a text holds, which must be the first ones in order."""
+    """Return how many hints a text contains, which must be the first ones in order."""
     places = [text.find(name) for name in ORDER]
     there = [place for place in places if place >= 0]
     assert there == sorted(places[: len(there)])
@@ -164,7 +164,7 @@ def test_every_hint_is_short_and_holds_no_line_of_code(assignment):
     answers = [cell.name for cell in load_outline(assignment).of_kind("answer")]
     texts = hint_texts(assignment)
     assert set(texts) <= set(answers)
-    assert len(texts) >= len(answers) - 2  # what asks for a report of an experiment has none
+    assert len(texts) >= len(answers) - 2  # an exercise that asks for a report of an experiment has none
     for name, hints in texts.items():
         assert [text.split(".**")[0] + ".**" for text in hints] == list(ORDER), name
         assert all(len(text.split()) <= 60 for text in hints), name

@@ -1,8 +1,8 @@
-"""What lesson 02 really draws, and how far a training may go astray before a lesson notices.
+"""What lesson 02 draws, and how bad a training may become before a lesson notices.
 
-The cells of lesson 02 are run here, and the arrays behind its pictures are looked at. The lessons that train assert
-what they claim, because nbval does not compare the numbers of a training. Here these assertions meet the numbers of
-trainings with other seeds, and of trainings that went worse.
+The cells of lesson 02 are run here, and the arrays behind its pictures are inspected. The lessons that train assert
+what they claim, because nbval does not compare the numbers of a training. Here these assertions are tried with the
+numbers of trainings with other seeds, and of trainings that went worse.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ def pictures() -> dict[str, list[Axes]]:
 
 @pytest.fixture(scope="module")
 def heatmaps(pictures) -> dict[str, list[np.ma.MaskedArray]]:
-    """All heatmaps of weights, those under a mask apart from those without."""
+    """All heatmaps of weights; those with a mask are kept apart."""
     axes = [ax for shown in pictures.values() for ax in shown if ax.get_xlabel() == "key: is read"]
     masked = [ax for ax in axes if "masked" in ax.get_title()]
     return {"masked": arrays(masked), "open": arrays([ax for ax in axes if ax not in masked])}
@@ -96,7 +96,7 @@ def test_three_sentences_are_read_by_three_heads_without_and_with_a_mask(picture
         for head in range(3):
             full, masked = drawn[6 * figure + head], drawn[6 * figure + 3 + head]
             assert (full[future(full)] > 0).all()
-            kept = np.where(future(full), 0, full)  # a mask gives what is kept the same proportions
+            kept = np.where(future(full), 0, full)  # a mask keeps the proportions of the visible weights
             np.testing.assert_allclose(masked.data, kept / kept.sum(axis=1, keepdims=True), rtol=1e-4, atol=1e-6)
 
 
@@ -152,7 +152,7 @@ TRANSLATION_SEEDS = [
     (0.19, 133, 72, 43, 1),
     (0.18, 133, 71, 43, 3),
 ]
-# By lesson and cell: what other seeds came to, and what would be too bad: a loss half a nat higher, an induction head
+# By lesson and cell: results of other seeds, and results that are too bad: a loss half a nat higher, an induction head
 # of half the score, or fewer exact translations.
 MEASURED = {
     ("04_language_model", "plain-claims"): (recipes, RECIPE_SEEDS, [(3.04, 1.95)]),

@@ -1,4 +1,4 @@
-"""Answers that students save and load: right ones alone, from real cells, whatever else the cells and files hold."""
+"""Answers that students save and load: only right ones, from real cells, whatever else the cells and files contain."""
 
 import json
 import pickle
@@ -353,7 +353,7 @@ def test_a_later_assignment_uses_earlier_answers(notebook, folder):
     assert lines[0] == "✓ twice: saved"
     text = (folder / "07_later.py").read_text(encoding="utf-8")
     assert 'from transformer_lm import mine\n\nattention_scores = mine.load("attention_scores")\n\n\ndef twice' in text
-    assert text.count("mine.load") == 1  # the argument named kqv is none of the earlier answers
+    assert text.count("mine.load") == 1  # the argument named kqv is not one of the earlier answers
 
     assert notebook.run('twice = mine.load("twice")') == ["twice: yours, from my_answers/07_later.py"]
     used = "print(twice.__globals__['attention_scores'].__code__.co_filename)"

@@ -14,7 +14,7 @@ REDUCED = " --reduced-isolation" if missing_walls() else ""
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    """A copy of the course with a new exercise that nobody has edited, released, and graded for two students."""
+    """A copy of the course with a new, unedited exercise, released and graded for two students."""
     course = copied_course(tmp_path_factory.mktemp("course"))
     commands = [
         f"python -m grading new {EXERCISE} --topic {TOPIC}",

@@ -1,6 +1,6 @@
-"""A GPU is used if there is one: the notebooks run on an accelerator that is not there, and leave no layer behind.
+"""A GPU is used if there is one: the notebooks run on a simulated accelerator, and leave no layer on the CPU.
 
-Lessons and solved assignments run here cell by cell, with short trainings: what is asked is where, not how well.
+Lessons and solved assignments run here cell by cell, with short trainings: it matters where they train, not how well.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ ABOUT_QUALITY = ("-claims", "grid-check")  # of the training that is cut short
 
 @pytest.fixture
 def accelerator(monkeypatch, tmp_path):
-    """An accelerator that `best_device` finds, in a folder where notebooks may write."""
+    """A simulated accelerator that `best_device` finds, in a folder where notebooks may write."""
     monkeypatch.setattr("transformer_lm.device._fastest_present", lambda: ACCELERATOR)
     monkeypatch.setattr("transformer_lm.device.accelerator_fault", lambda device: None)
     monkeypatch.setattr("transformer_lm.plots.pictures.show", lambda *args, **kwargs: plt.close("all"))
@@ -74,7 +74,7 @@ def code(notebook: Path) -> dict[str, str]:
 
 
 def shortened(source: str, *place: str) -> str:
-    """Return a cell as it is run here; what is to be shortened must be in it."""
+    """Return a cell as it is run here; the text to be shortened must be in it."""
     pattern, short = SHORTER.get(place, ("", ""))
     if not pattern:
         return source

@@ -1,4 +1,4 @@
-"""What every notebook of the course keeps to, and what the README says of them."""
+"""The rules that every notebook of the course follows, and what the README says about them."""
 
 import ast
 import builtins
@@ -95,12 +95,12 @@ def unasserted(code: list[nbformat.NotebookNode]) -> list[str]:
 
 
 def is_compared(cell: nbformat.NotebookNode) -> bool:
-    """Return whether nbval compares what a cell puts out with what is stored."""
+    """Return whether nbval compares a cell's output with the stored one."""
     return "nbval" not in " ".join(cell.metadata.get("tags", [])).lower() and "NBVAL" not in cell.source.upper()
 
 
 def shown(cell: nbformat.NotebookNode) -> str:
-    """Return the text that a cell has put out, with the descriptions of its figures."""
+    """Return the text of a cell's output, with the descriptions of its figures."""
     return "\n".join(output.get("text", output.get("data", {}).get("text/plain", "")) for output in cell.outputs)
 
 

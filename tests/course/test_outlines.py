@@ -1,4 +1,4 @@
-"""What the package knows of the release: fresh, complete, and without a solution."""
+"""What the package knows about the release: up to date, complete, and without a solution."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The table of what is done, and the file that it is made of."""
+"""The table of progress, and the file that it is made from."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One list of dependencies, one set of exact pins, one Makefile: they agree, and this environment obeys them."""
+"""One list of dependencies, one set of exact pins, one Makefile: they agree, and this environment matches them."""
 
 import ast
 import os
@@ -283,7 +283,7 @@ def _set_up(checkout: Path, *arguments: str, code: int = 0, **machine: str) -> l
 
 @contextmanager
 def _serving(folder: Path) -> Iterator[str]:
-    """Serve a folder, whose lists of files are all that an index is, and yield its address."""
+    """Serve a folder as a package index, which is only lists of files, and yield its address."""
     handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -365,7 +365,7 @@ def _write_wheel(folder: Path, name: str, version: str, needs: str = "") -> None
 
 @pytest.mark.parametrize(("answers", "build"), [(True, "torch-2.13.0+cpu"), (False, "torch-2.13.0")])
 def test_pip_takes_torch_from_one_index_and_the_rest_from_the_other(checkout, tmp_path, answers, build):
-    """With pip itself. The index of CPU builds also has its own build of another package, which must stay there."""
+    """With pip itself. The index of CPU builds also has a build of another package, which must not be installed."""
     for index, local in (("cpu", "+cpu"), ("usual", "")):
         _write_wheel(tmp_path / index, "torch", f"2.13.0{local}", "Requires-Dist: fsspec\n")
         _write_wheel(tmp_path / index, "fsspec", f"1.0{local}")

@@ -1,4 +1,4 @@
-"""Points and minutes, written from the cells of an assignment to where people read them."""
+"""Points and minutes, copied from the cells of an assignment to the pages where people read them."""
 
 import shutil
 

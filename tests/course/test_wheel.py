@@ -18,7 +18,7 @@ import transformer_lm
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 VERSION = transformer_lm.__version__
-# What lies about in a checkout and must not go out.
+# Files that may be in a checkout and must not be distributed.
 LEFTOVERS = ["my_model.safetensors", "runs/toy/model.safetensors", "__pycache__/lm.json", "frozen/notes.txt"]
 USE = '''\
 """Use the installed package from a folder that holds nothing else."""
@@ -64,7 +64,7 @@ def _tracked_files() -> set[str]:
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory) -> Path:
-    """Return a folder with the source distribution of this checkout and the wheel that is made of it."""
+    """Return a folder with the source distribution of this checkout and the wheel that is made from it."""
     folder = tmp_path_factory.mktemp("distributions")
     checkout = folder / "checkout"
     ours = (

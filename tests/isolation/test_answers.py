@@ -50,7 +50,7 @@ def tried(expression: str, imports: str = "import os, socket, subprocess, sys") 
 
 
 def reported(error: str) -> str:
-    """Return what stands between the last brackets of a cell's error."""
+    """Return the text between the last brackets of a cell's error."""
     return error.rpartition("<<")[2].rpartition(">>")[0]
 
 
@@ -75,7 +75,7 @@ def test_it_sees_no_files_but_those_it_needs():
     names = ("bin", "course", "dev", "etc", "inside", "lib", "lib64", "proc", "scratch", "sys", "usr")
     python = [Path(sys.prefix), Path(sys.base_prefix)]
     shown = [*python, *(Path("/") / name for name in names)]
-    # Python may lie in a home folder: then the folders above it are there, with nothing in them but the way to Python.
+    # Python may be in a home folder: then the folders above it exist, with nothing in them except the path to Python.
     for folder in {parent for path in python for parent in path.parents}:
         way = {path.parts[len(folder.parts)] for path in shown if folder in path.parents}
         assert set(eval(tried(f"os.listdir({str(folder)!r})"))) <= way
@@ -93,7 +93,7 @@ def test_it_writes_nowhere_but_in_its_own_folder():
 
 @ISOLATED
 def test_it_starts_no_program():
-    """A fresh Python would have torch's ready-made attention."""
+    """A new Python process would have torch's ready-made attention."""
     for program in (sys.executable, "/bin/sh", "/usr/bin/env"):
         assert "PermissionError" in tried(f"subprocess.run([{program!r}])")
         assert "PermissionError" in tried(f"os.execv({program!r}, ['x'])")
@@ -200,7 +200,7 @@ while time.process_time() < start + 0.2:
 
 @contextmanager
 def busy_processes(number: int, core: int) -> Iterator[None]:
-    """Keep a core busy; each process in a session of its own, because the system shares the core between sessions."""
+    """Keep a core busy; each process in a separate session, because the system shares the core between sessions."""
     code = f"import os\nos.sched_setaffinity(0, [{core}])\nprint(flush=True)\nwhile True: pass"
     start = partial(subprocess.Popen, stdout=subprocess.PIPE, start_new_session=True)
     processes = [start([sys.executable, "-S", "-c", code]) for _ in range(number)]
@@ -216,7 +216,7 @@ def busy_processes(number: int, core: int) -> Iterator[None]:
 
 @ISOLATED
 def test_an_answer_does_not_pay_for_the_processor_that_others_use(monkeypatch):
-    """Its share of the core is a sixteenth: by the clock it takes longer than it may."""
+    """It gets a sixteenth of the core: measured by the clock, it takes longer than allowed."""
     monkeypatch.setattr(answers, "CELL_SECONDS", 2)
     with AnswerServer({}) as server:
         server.start()
@@ -332,7 +332,7 @@ def test_ready_made_attention_is_gone_under_every_name():
         "importlib.import_module('torch._higher_order_ops.flex_attention').math_attention()",
     ):
         assert "ready-made" in tried(call, imports), call
-    if not missing_walls():  # nor can it be loaded anew from torch's files
+    if not missing_walls():  # nor can it be loaded again from torch's files
         for load in ("reload(F)", "import_module('torch._inductor.fx_passes.fuse_attention')"):
             assert "Error" in tried(f"importlib.{load}", imports)
 

@@ -1,4 +1,4 @@
-"""The filter of system calls around students' code: complete on both architectures, tried, and without the keys."""
+"""The filter of system calls around students' code: complete on both architectures, tested, without access to keys."""
 
 import errno
 import re
@@ -25,7 +25,7 @@ AF_UNIX, AF_INET, AF_VSOCK = 1, 2, 40
 
 
 def verdict(machine: str, call: int, argument: int = 0, notebook: bool = False, architecture: int | None = None) -> int:
-    """Return what the filter of a machine says to a system call, by doing line for line what the kernel would do."""
+    """Return what a machine's filter decides about a system call, by following it line by line as the kernel would."""
     data = {confine.CALL: call, confine.FIRST_ARGUMENT: argument}
     data[confine.ARCHITECTURE] = ARCHITECTURES[machine] if architecture is None else architecture
     comparisons = {
@@ -96,7 +96,7 @@ def test_a_filter_that_does_not_work_is_told():
         assert f"a filter of system calls: it lets {name} through" in told
 
 
-# Runs in a process of its own, from a session with a keyring, as every login has one.
+# Runs in a separate process, from a session with a keyring, as every login has one.
 KEYS = """
 import ctypes, platform
 libc = ctypes.CDLL(None, use_errno=True)
@@ -142,7 +142,7 @@ def test_one_answer_can_leave_nothing_for_the_next(folder):
 
 @isolated
 def test_nothing_but_two_folders_of_limited_size_can_be_written_inside():
-    """Only root is kept from /dev by its owner; for everybody else it must be read-only."""
+    """If root grades, /dev belongs to another user than the answer's; for all others it must be read-only."""
     shown = subprocess.run(
         sandbox.command(["cat", "/proc/self/mountinfo"], {}), capture_output=True, text=True, check=True
     ).stdout

@@ -1,4 +1,4 @@
-"""Notebooks in a kernel inside the sandbox: they can do no harm, and a cell that goes wrong costs itself only."""
+"""Notebooks in a kernel inside the sandbox: they can do no harm, and a cell that fails costs only its own points."""
 
 import logging
 import os
@@ -26,7 +26,7 @@ isolated = pytest.mark.skipif(bool(MISSING), reason=f"isolation is incomplete he
 
 LONG_SLEEP = str(10**6 + os.getpid())  # seconds: a number by which a process that outlives its kernel can be found
 
-# What the cells of a notebook have a right to.
+# What the cells of a notebook may do.
 RIGHTS = {
     "given files": """
         from pathlib import Path
@@ -50,7 +50,7 @@ RIGHTS = {
     """,
 }
 
-# What they try without any right: whatever succeeds is printed.
+# What they try although they must not: anything that succeeds is printed.
 WRONGS = {
     "network": """
         import os, socket
@@ -178,7 +178,7 @@ def error(cell: NotebookNode) -> str:
 
 
 def processes_with(text: str) -> list[str]:
-    """Return the command lines that hold a text, once those that are ending have ended."""
+    """Return the command lines that contain a text, once processes that are ending have ended."""
     for _ in range(20):
         lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
         if not any(text in line for line in lines):
@@ -189,7 +189,7 @@ def processes_with(text: str) -> list[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def temporary():
-    """The folder in which private folders of kernels lie; its name is short, since the path of a socket must be."""
+    """The folder for the kernels' private folders; its name is short, because the path of a socket must be."""
     with tempfile.TemporaryDirectory(prefix="t-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", folder)
         kernel._edition.cache_clear()

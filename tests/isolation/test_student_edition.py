@@ -18,7 +18,7 @@ from grading.isolation import student_edition
 from grading.isolation.student_edition import PACKAGE, write_student_edition
 from grading.judging.record import SETUP
 
-ATTENTION = ("attention", "modeling_attention", "modeling_transformer")  # nothing else stands in these
+ATTENTION = ("attention", "modeling_attention", "modeling_transformer")  # these contain nothing else
 LANGUAGE = ("lm", "modeling_lm", "sampling")
 HEADS = ("heads.recording", "heads.scores", "heads.patterns")
 TRANSLATION = (
@@ -26,7 +26,7 @@ TRANSLATION = (
     "positions",
 )
 MODULES = (*ATTENTION, "modeling_classifier", *LANGUAGE, *HEADS, *TRANSLATION)
-# A name stays hidden until the last exercise that it helps with is closed: what masks belongs to topic 02.
+# A name stays hidden until the last exercise that it helps with is closed: all that masks belongs to topic 02.
 HIDDEN = {
     "attention.create_kqv_parameters": "kqv",
     "attention.kqv": "kqv",
@@ -91,7 +91,7 @@ HIDDEN = {
     "translation.decoding.translated": "greedy-decode",
     "translation.decoding.beam_search": "beam-search",
 }
-BUILT_ON_EARLIER = {"attention-maps"}  # checks that call what the package has of earlier topics
+BUILT_ON_EARLIER = {"attention-maps"}  # checks that call the package's functions of earlier topics
 # These compute no part of attention.
 VALIDATORS = {
     "attention.boolean_mask",
@@ -120,7 +120,7 @@ ALLOWED = {
 }
 FILES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
 
-# In the toy package all that is hidden says SECRET, and what stays next to it says kept.
+# In the toy package, everything hidden says SECRET, and everything beside it that stays says kept.
 TOY = '''\
 """A module with whatever can stand around a body: kept."""
 import functools
@@ -257,7 +257,7 @@ def hidden_functions(module: str) -> dict[str, ast.FunctionDef]:
 
 
 def listed(function: str) -> str:
-    """Return the name under which a function would be hidden: its class's, or its own."""
+    """Return the name under which a function would be hidden: that of its class, or that of the function."""
     module = next(each for each in MODULES if function.startswith(f"{each}."))
     return ".".join(function.split(".")[: module.count(".") + 2])
 
@@ -286,7 +286,7 @@ def edition(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch) -> Path:
-    """A small package that stands in for ours."""
+    """A small package as a substitute for ours."""
     package = tmp_path / "toy"
     (package / "part").mkdir(parents=True)
     (package / "__init__.py").write_text('def own():\n    return "SECRET"\n')

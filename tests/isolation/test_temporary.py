@@ -1,4 +1,4 @@
-"""Temporary folders: removed in the end, and by the next process if their owner was killed before that."""
+"""Temporary folders: removed at the end, or by the next process if their owner was killed before that."""
 
 import subprocess
 import sys

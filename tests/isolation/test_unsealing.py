@@ -1,4 +1,4 @@
-"""What is sealed in the students' package works, and shows nothing; it is not there where answers are judged."""
+"""Sealed code in the students' package works but cannot be read, and is missing where answers are judged."""
 
 import ast
 import json
@@ -166,7 +166,7 @@ def test_people_who_learn_alone_can_read_everything(tmp_path):
         )
 
 
-# Functions of a sealed module whose text is the one that is shown: they only raise an error.
+# Functions of a sealed module whose source can be read: they only raise an error.
 STUBS = """
 import importlib, inspect, pkgutil, sys
 import transformer_lm

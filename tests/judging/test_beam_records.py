@@ -1,4 +1,4 @@
-"""The reference of the beam search: with all beams it finds the best of all token rows, with one it is greedy."""
+"""The reference of the beam search: with all beams it finds the best of all sequences, with one it is greedy."""
 
 import itertools
 import random
@@ -10,7 +10,7 @@ from grading.exercises.topic_06_encoder_decoder.beam_search import best_hypothes
 from grading.exercises.topic_06_encoder_decoder.greedy_decode import likeliest_tokens
 from transformer_lm.checks.topic_06_encoder_decoder.beam_search import SEARCHES
 
-SIZES = {"m": 7, "v": 2}  # of v + 3 = 5 tokens there are few enough rows to try them all
+SIZES = {"m": 7, "v": 2}  # with v + 3 = 5 tokens there are few enough sequences to try them all
 MAX_LEN = 4
 
 
@@ -23,7 +23,7 @@ def drawn(sizes, cases=8):
 
 
 def every_row(vocabulary, end, max_len):
-    """Yield every row of tokens that has ended, or has max_len tokens and has not."""
+    """Yield every sequence that has ended, or has max_len tokens and has not ended."""
     others = [token for token in range(vocabulary) if token != end]
     for length in range(max_len):
         for tokens in itertools.product(others, repeat=length):
@@ -62,7 +62,7 @@ def test_one_beam_is_the_greedy_search(alpha):
 
 
 def test_more_beams_find_other_translations():
-    """Otherwise the two tests above would say little about what lies between."""
+    """Otherwise the two tests above would say little about the numbers of beams between."""
     found = [
         [best_hypothesis(logs, end, beams, 6, 0.7)[0] for beams in (1, 2, 3)] for logs, end in drawn({"m": 6, "v": 5})
     ]

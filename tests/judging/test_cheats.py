@@ -1,4 +1,4 @@
-"""Cheating earns nothing: a class of cheats is graded as any other, and each gets what its honest part deserves."""
+"""Cheating earns nothing: a class of cheats is graded like any other, and each gets what its honest part deserves."""
 
 import csv
 import os
@@ -36,7 +36,7 @@ EVERYONE = {cheat.name: cheat for cheat in [*CHEATS, *HONEST]}
 
 @dataclass
 class Graded:
-    """A graded class: where it lies, what broke the run, by student, and which processes outlived their answer."""
+    """A graded class: its folder, what broke the run, by student, and which processes outlived their answer."""
 
     course: Path
     broken: dict[str, BaseException] = field(default_factory=dict)
@@ -105,7 +105,7 @@ def process_names() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory) -> Graded:
-    """The class: every cheat has handed in, and a few honest students."""
+    """The class: every cheat has submitted, and so have a few honest students."""
     course = tmp_path_factory.mktemp("course")
     shutil.copytree(ROOT / "source", course / "source")
     shutil.copy(ROOT / "nbgrader_config.py", course)

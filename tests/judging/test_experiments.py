@@ -1,4 +1,4 @@
-"""Reports of experiments: what a check says of them, and how a grade is earned by settings that work."""
+"""Reports of experiments: what a check says about them, and how settings that work earn points."""
 
 import math
 import random
@@ -49,7 +49,7 @@ def test_a_right_report_passes_in_one_line(record, capsys):
 
 @pytest.mark.parametrize("answer", [SIMPLE, FULL], ids=["simple", "full"])
 def test_the_goals_hold_over_seeds(answer):
-    """The bands: with the model answer's settings, enough seeds get there and none gets further than is possible."""
+    """The bands: with the model answer's settings, enough seeds reach them and none goes beyond what is possible."""
     record = RECORDS[0] if answer is SIMPLE else RECORDS[1]
     for data, run in record.public.read(report(record, answer)).items():
         found = [accuracy(record.id, data, tuple(run.settings.items()), seed) for seed in range(SEEDS)]
@@ -69,11 +69,11 @@ def test_settings_that_learn_nothing_rarely_count():
     idle = (("hidden", 4), ("learning_rate", 1e-6), ("batch_tokens", 800), ("epochs", 1))
     lucky = [seed for seed in range(60) if accuracy("simple-experiment", "xor", idle, seed) >= 0.74]
     assert len(lucky) <= 6  # two of eight tries must be: that happens to one in twelve or fewer
-    assert math.log(2) > LEARNED  # the loss of one who says 50 % everywhere
+    assert math.log(2) > LEARNED  # the loss of a model that predicts 50 % everywhere
 
 
 def test_settings_that_learn_slowly_count():
-    """Honest, if not good: three quarters at a loss that is little below that of saying 50 %."""
+    """Honest, if not good: accuracy 0.75 with a loss only a little below that of predicting 50 %."""
     slow = (("hidden", 2), ("learning_rate", 0.003), ("batch_tokens", 32), ("epochs", 15))
     found = [accuracy("simple-experiment", "xor", slow, seed) for seed in range(TRIES)]
     assert sum(each >= 0.74 for each in found) >= 4, found
@@ -88,7 +88,7 @@ def test_settings_that_explode_count_for_nothing(monkeypatch):
 
 
 class Reporter:
-    """Stands for an answer process that reports this."""
+    """Replaces an answer process that reports this."""
 
     def __init__(self, value):
         self.value = value

@@ -1,4 +1,4 @@
-"""The detector of heads: what its cases hold, and how it is judged on heads that nobody has seen."""
+"""The detector of heads: what its cases contain, and how it is judged on unseen heads."""
 
 import random
 import sys
@@ -33,7 +33,7 @@ SIZES = (FIRST, FIRST | LONGER, OTHER, {"b": 2, "h": 5, "n": 30, "p": 3})
 
 
 class Asked:
-    """Stands for an answer process that runs this function."""
+    """Replaces an answer process that runs this function."""
 
     def __init__(self, function):
         self.function, self.calls = function, []
@@ -62,7 +62,7 @@ def test_the_rule_is_that_of_the_package():
 
 
 def one_head(score: float, n: int = 40) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a head that gives this much to one key, at another place in each text, and the pattern of that key."""
+    """Return a head that gives this weight to one key, at a different position in each text, and that key's pattern."""
     keys = np.arange(n // 2)
     weights, pattern = np.zeros((len(keys), 1, n, n)), np.zeros((1, len(keys), n, n), dtype=bool)
     weights[:, :, range(n), range(n)] = 1
@@ -174,7 +174,7 @@ def test_right_answers_find_all_planted_heads(name, capsys):
     ],
 )
 def test_the_check_on_planted_heads_tells_how_a_detector_is_wrong(name, hint, monkeypatch):
-    """Looked at alone: the check of values, which comes first, knows these mistakes by their names."""
+    """Tested alone: the check of values, which comes first, knows these mistakes by their names."""
     monkeypatch.setattr(
         sys.modules["transformer_lm.checks.topic_05_attention_heatmaps.find_heads"], "find_heads", lambda answer: None
     )
@@ -183,7 +183,7 @@ def test_the_check_on_planted_heads_tells_how_a_detector_is_wrong(name, hint, mo
         checks.planted_heads(RECORD.answer(wrong.source))
 
 
-# --- heads that nobody has seen -----------------------------------------------------------------
+# --- unseen heads -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", first_of(range(20), 5))
@@ -296,4 +296,4 @@ def test_what_the_answer_gets_are_arrays_and_no_names():
         "patterns": np.bool_,
         "by_place": np.bool_,
     }
-    assert CLEAR > EXACT > 1e-3  # far more than what float32 rounds
+    assert CLEAR > EXACT > 1e-3  # far more than float32's rounding

@@ -1,4 +1,4 @@
-"""Marks for form: shape comments, style and length, taken off or added, and never more than there is."""
+"""Marks for form: points for shape comments, style and length, taken off or added within the points of the answer."""
 
 import re
 import time
@@ -59,7 +59,7 @@ assert torch.allclose(head(x), expected, atol=1e-6)
 
 def test_a_comparison_with_ready_made_attention_below_the_answer_costs_nothing():
     assert points(HEAD, SHORT + COMPARISON) == points(HEAD, SHORT)
-    few = SHORT.replace("  # (b, n, hidden)", "", 1)  # would not pass for commented, if it were not run
+    few = SHORT.replace("  # (b, n, hidden)", "", 1)  # would not count as commented if it were not run
     assert points(HEAD, few + COMPARISON) == points(HEAD, few)
 
 

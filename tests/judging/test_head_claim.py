@@ -1,4 +1,4 @@
-"""Claims about a head: an honest one holds on every text, a wrong one on none, and both hear why."""
+"""Claims about a head: an honest one holds on every text, a wrong one on none, and both get the reason."""
 
 import random
 
@@ -77,7 +77,7 @@ def honest_claims(text, seed: int) -> dict[tuple, dict]:
 
 
 class Reporter:
-    """Stands for an answer process that reports this."""
+    """Replaces an answer process that reports this."""
 
     def __init__(self, value):
         self.value, self.kept = value, {}
@@ -117,7 +117,7 @@ def test_honest_claims_pass_the_checks(validation, capsys):
 
 
 def test_the_numbers_of_our_answers_are_those_of_the_model():
-    """If this fails, the model was trained anew: measure again what stands in the record of head-claim."""
+    """If this fails, the model was trained again: measure the numbers in the record of head-claim again."""
     text = head_claims.toy_tokens(random.Random(1), TOKENIZER, 256, N + 1)
     for head, numbers in (QUALIFY | OTHERS).items():
         found = measured(MODEL, TOKENIZER, Claim(*head, *numbers), text, torch.Generator().manual_seed(1))
@@ -211,7 +211,7 @@ def test_no_value_is_too_strange_for_an_entry(entry, value):
 
 @pytest.fixture(scope="module")
 def positional():
-    """A model with a head that always reads the previous character, and texts."""
+    """A model with a head that always attends to the previous character, and texts."""
     tokenizer = planted_tokenizer()
     model = planted_model([["previous", "uniform", "any_space"]], tokenizer, max_len=30)
     rng = random.Random(4)

@@ -1,4 +1,4 @@
-"""The judge trusts no reply: whatever sizes, types and numbers an answer tells, it says what is wrong and goes on."""
+"""The judge trusts no reply: whatever sizes, types and numbers an answer reports, it says what is wrong and goes on."""
 
 import json
 import random
@@ -18,7 +18,7 @@ from grading.judging.record import ValueRecord
 from transformer_lm.checks.engine.failure import CheckFailed
 from transformer_lm.checks.engine.verdict import Mark
 
-# Those whose judges have rules of their own, or compute with what is told; make test-all takes all.
+# Those whose judges have special rules, or compute with reported numbers; make test-all takes all.
 SOME = ("kqv", "multi-head-attention", "simple-attention", "encoder-block", "head-claim", "student-test")
 EMPTY = np.zeros((NUMBERS, 0))  # takes no byte
 ARRAYS = {
@@ -57,7 +57,7 @@ VALUE_EXERCISES = first_of(
 
 
 class Liar:
-    """Stands for an answer that computes what is right, and then tells something else in place of a part of it."""
+    """Replaces an answer that computes the right output, and then reports another value for a part of it."""
 
     def __init__(self, record, spoil) -> None:
         self.record, self.spoil, self.calls = record, spoil, 0
@@ -118,7 +118,7 @@ def complaints(record, spoil) -> list[str]:
 
 
 def arrays_from(call: int, array: np.ndarray, which: slice):
-    """Return what puts an array in the place of some, from a call on."""
+    """Return a function that replaces some outputs with an array, from a given call on."""
 
     def spoil(calls: int, reply: dict, found: dict) -> tuple[dict, dict]:
         spoiled = list(found)[which] if calls >= call else []

@@ -1,4 +1,4 @@
-"""The judge: its tolerance, its points, its words, and what it asks of an answer."""
+"""The judge: its tolerance, its points, its messages, and what it demands of an answer."""
 
 import itertools
 import json
@@ -75,11 +75,11 @@ def excess(mine, other, allowed):
 
 
 def test_an_entrywise_tolerance_sees_what_one_for_all_entries_hides():
-    """Another base moves slow columns by less than rounding moves fast ones, and by more than it moves them."""
+    """Another base changes slow columns less than rounding changes fast ones, but more than rounding changes them."""
     record = value_records()["sinusoids"]
     source = record.model_answer.replace("angles.cos()", "(positions / 9_999**exponents).cos()")
     for seed in range(20):
-        case = cases(record, seed)[-1]  # of sizes that nobody knows
+        case = cases(record, seed)[-1]  # of sizes that no student knows
         expected, theirs = record.reference(case), float32_outputs(record, source, case)
         assert not right("table", theirs, expected, tolerances(record, case, random.Random(seed)))
 
@@ -94,7 +94,7 @@ def test_no_right_output_is_too_large_to_be_sent_whatever_sizes_are_drawn(record
 
 @EXERCISES
 def test_half_precision_is_not_enough(record):
-    """The tolerance is one of float32: what is computed with fewer digits lies outside of it, unless it is exact."""
+    """The tolerance is that of float32: results computed with fewer digits are outside it, unless they are exact."""
     case = record.draw(random.Random(0), record.first_sizes)
     allowed, expected = tolerances(record, case, random.Random(0)), record.reference(case)
     coarse = {name: torch.from_numpy(output).bfloat16().double().numpy() for name, output in expected.items()}
@@ -189,7 +189,7 @@ def test_magics_and_shell_lines_do_no_harm():
 
 
 def test_a_right_answer_keeps_its_points_whatever_else_a_student_does():
-    """Global settings, seeds, other devices and printing are no mistakes."""
+    """Global settings, seeds, other devices and printing are not mistakes."""
     right = records()["self-attention"].model_answer
     habits = "torch.set_default_dtype(torch.float64); torch.manual_seed(1); torch.set_num_threads(2); print('x' * 9**6)"
     assert judged("self-attention", habits, right).points == 4
@@ -311,7 +311,7 @@ ADDS_ATTENTION = "x if self.training and self.dropout.p else x + self.attention(
     ],
 )
 def test_no_part_is_earned_by_one_line_that_only_looks_like_it(exercise, forward):
-    """Padding that is not read because nothing is read, and dropout of what no part has found."""
+    """Padding is ignored because everything is ignored, and dropout is applied to what no part has computed."""
     source = records()[exercise].model_answer
     start = source.index("    def forward(")
     source = source[:start] + f"    def forward(self, x, visible):\n        {forward}\n"

@@ -1,4 +1,4 @@
-"""The mutants of an answer: each kind of change is made, once, and what is left is Python."""
+"""The mutants of an answer: each kind of change is made, once, and the result is valid Python."""
 
 import ast
 

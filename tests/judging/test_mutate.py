@@ -39,7 +39,7 @@ SCORES = "def attention_scores(queries, keys):\n    {}\n    return queries @ key
 
 
 def survivors(exercise: str, sample: int, turn: int) -> list[str]:
-    """Return what is told of accepted wrong answers; judged here, so that the exercises of a topic share a server."""
+    """Return the report on accepted wrong answers; judged here, so that the exercises of a topic share a server."""
     found = [(task, verdict(task)) for task in tasks(exercise, REDUCED, sample, turn)]
     return [as_text([each]) for each in found if each[1].kind == SURVIVOR]
 

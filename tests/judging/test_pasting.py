@@ -14,9 +14,9 @@ from transformer_lm.checks.engine.written_tests import TestExercise
 
 TOPICS = list(topics())
 WITH_SEALS = [topic for topic in TOPICS if sealed_in(topic)]
-# Answers to the others are no functions: settings, a claim, a file.
+# Answers to the others are not functions: settings, a claim, a file.
 CALLED = [name for name, record in records().items() if isinstance(record.public, PublicExercise | TestExercise)]
-# What the package needs for itself, word for word what an exercise asks for.
+# Code that the package itself needs, and that is word for word what an exercise asks for.
 ANSWERS = {
     "labels": "lm.batch_to_labeled_samples",
     "loss": "lm.compute_loss",

@@ -27,7 +27,7 @@ def grading(*arguments: str) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize("exercise", records())
 def test_every_right_answer_and_today_s_wrong_ones_are_graded_right(exercise, turn):
-    # In this process, and not in workers of its own: so the exercises of a topic share an answer process.
+    # In this process, not in separate workers, so that the exercises of a topic share an answer process.
     assert {trial: text for trial in sampled(exercise, REDUCED, turn) if (text := fault(trial))} == {}
 
 
@@ -105,7 +105,7 @@ def test_what_is_computed_once_is_as_if_it_were_computed_again(exercise):
 
 
 def assert_equal(kept: dict, computed: dict) -> None:
-    """Compare arrays by name, then change those that were kept: what a judge does to them stays with that judge."""
+    """Compare arrays by name, then change those that were kept: one judge's changes must not reach another."""
     assert kept.keys() == computed.keys()
     for name, array in kept.items():
         if isinstance(array, dict):

@@ -231,7 +231,7 @@ def test_the_model_refuses_what_it_cannot_read(n):
 
 
 class Replying:
-    """Stands for an answer process that sends this, whatever it is asked."""
+    """Replaces an answer process that sends this, whatever it is asked."""
 
     def __init__(self, reply, **arrays):
         self.reply, self.arrays, self.kept = reply, arrays, {}

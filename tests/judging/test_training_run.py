@@ -1,4 +1,4 @@
-"""The exercise whose answer is a file: what a model earns, and what a file can do to whoever reads it."""
+"""The exercise whose answer is a file: what a model earns, and what a file can do to the process that reads it."""
 
 import json
 import struct
@@ -90,7 +90,7 @@ def test_a_long_header_is_read_in_no_time(path):
     started = time.monotonic()
     with pytest.raises(CheckFailed, match="characters must be distinct"):
         TRAINING_RUN.loss(path, TEXT)
-    assert time.monotonic() - started < 5  # counting each character anew would take hours
+    assert time.monotonic() - started < 5  # counting each character again would take hours
 
 
 def test_a_header_of_brackets_is_refused(path):

@@ -1,4 +1,4 @@
-"""Tests that students write, judged by what they catch: what they see, what they are told, what they may cost."""
+"""Tests that students write, judged by what they catch: what they see, what is reported to them, what they may cost."""
 
 import pytest
 import torch
@@ -68,7 +68,7 @@ def test_every_wrong_version_differs_from_the_right_one_and_from_the_others():
     ],
 )
 def test_nothing_but_numbers_can_be_seen_of_a_version(peeks):
-    """A test that looks elsewhere treats all versions alike, or not as they deserve: it earns nothing."""
+    """A test that checks something else treats all versions alike, or wrongly: it earns nothing."""
     source = f"calls = []\n\n\ndef test_attention_scores(attention_scores):\n    {peeks}\n"
     assert judged(source).points == 0
 

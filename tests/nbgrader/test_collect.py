@@ -1,4 +1,4 @@
-"""`nbgrader zip_collect` with our settings: whose a file is, is said by the platform and never by a student."""
+"""`nbgrader zip_collect` with our settings: the platform says whose a file is, never a student."""
 
 import io
 import os

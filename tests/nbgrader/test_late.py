@@ -1,4 +1,4 @@
-"""What being late costs: the policy of nbgrader_config.py, in class runs, feedback and exports."""
+"""What a late submission costs: the policy of nbgrader_config.py, in class runs, feedback and exports."""
 
 import csv
 from datetime import timedelta

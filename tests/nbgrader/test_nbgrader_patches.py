@@ -1,4 +1,4 @@
-"""nbgrader itself is changed in one place, for one version, whose signatures are these."""
+"""One module changes nbgrader itself, for one version, which has these signatures."""
 
 import inspect
 import re

@@ -29,7 +29,7 @@ def solved_from(source: Path, released: Path, change) -> nbformat.NotebookNode:
 
 
 def add_hidden_test(path: Path) -> None:
-    """Give the example course what it lacks: a test that students do not see."""
+    """Give the example course a test that students do not see, which it lacks."""
     notebook = nbformat.read(path, as_version=4)
     check = next(cell for cell in notebook.cells if marks(cell).get("grade_id") == "correct_squares")
     check.source += "\n### BEGIN HIDDEN TESTS\nassert squares(3) == [1, 4, 9]\n### END HIDDEN TESTS"

@@ -1,4 +1,4 @@
-"""Inside nbgrader: `autograde`, `generate_feedback` and `export` as instructors know them, with the judge's scores."""
+"""Inside nbgrader: `autograde`, `generate_feedback` and `export` work as usual, with the judge's scores."""
 
 import csv
 import json
@@ -67,7 +67,7 @@ def experiment(notebook):
     next(cell for cell in notebook.cells if cell.id == "q1-experiment").source = "torch.randn(9).softmax(dim=0)"
 
 
-# What those hand in again for whom a person has marked a written answer and an exercise, and commented on both.
+# What students submit again after the instructor has marked a written answer and an exercise, with comments.
 BY_HAND = {
     "by-hand-same": lambda notebook: None,
     "by-hand-text": edited("q1-answer", "Each entry", "No entry"),
@@ -78,7 +78,7 @@ BY_HAND = {
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    """A course with odd submissions, graded, some of them handed in again and graded again."""
+    """A course with odd submissions, graded, some of them submitted again and graded again."""
     course = new_course(tmp_path_factory.mktemp("course"))
     for student in ("again", "killed", "same-time", "odd-last", *BY_HAND):
         submit(course, student)
@@ -97,7 +97,7 @@ def course(tmp_path_factory):
 
 
 def add_files(course, folder):
-    """Put files beside a notebook that would run in an instructor's kernel, or fill a disk, and one that is given."""
+    """Put files beside a notebook that would run in an instructor's kernel, or fill a disk, and one of the course's."""
     (course / "source" / ASSIGNMENT / "given.txt").write_text("given")
     (folder / "package").mkdir()
     for name in ("jedi.py", "sitecustomize.py", ".hidden.py", "package/__init__.py", "given.txt"):
@@ -107,7 +107,7 @@ def add_files(course, folder):
 
 
 def mark_by_hand(book, student):
-    """Do what the Formgrader does for a person who marks."""
+    """Do what the Formgrader does when the instructor marks."""
     for name, mark, credit in (("q1-answer", 0.5, None), ("attention-scores-check", 1.5, 0.25)):
         grade = book.find_grade(name, ASSIGNMENT, ASSIGNMENT, student)
         grade.manual_score, grade.extra_credit, grade.needs_manual_grade = mark, credit, False
@@ -117,7 +117,7 @@ def mark_by_hand(book, student):
 
 @pytest.fixture(scope="module")
 def regraded(course):
-    """What the gradebook said before, just after nbgrader had saved a new time, and in the end."""
+    """The gradebook before, just after nbgrader had saved a new time, and at the end."""
     with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
         for student in BY_HAND:
             mark_by_hand(book, student)
@@ -245,7 +245,7 @@ def test_the_same_time_again_keeps_the_scores(regraded):
 
 
 def by_hand(course, student):
-    """Return marks, extra credit and whether they wait, by cell, and the comments of a person."""
+    """Return marks, extra credit and whether they need manual grading, by cell, and the instructor's comments."""
     with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
         notebook = book.find_submission_notebook(ASSIGNMENT, ASSIGNMENT, student)
         marked = [grade for grade in notebook.grades if grade.manual_score is not None]
@@ -269,7 +269,7 @@ def test_what_a_person_gave_stays_and_waits_if_the_answer_is_another_one(course,
     assert {student: by_hand(course, student) for student in BY_HAND} == kept
     assert {regraded[2][student]["score"] for student in BY_HAND} == {9 - 2 + 1.75 + 0.5}
     python(course, *AUTOGRADE, "--student", "by-hand-*", "--force")
-    # What waited still waits, what did not still does not.
+    # Cells that waited still wait, and the others still do not.
     assert {student: by_hand(course, student) for student in BY_HAND} == kept
 
 

@@ -1,4 +1,4 @@
-"""PostgreSQL as the gradebook, on a server that these tests start: the grades of SQLite, and none is lost with it."""
+"""PostgreSQL as the gradebook, on a server of these tests: the same grades as in SQLite; none is lost when it stops."""
 
 import csv
 import sys

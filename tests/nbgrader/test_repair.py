@@ -1,4 +1,4 @@
-"""Submissions as they come in: read whatever state they are in, and mended to the cells that were released."""
+"""Submissions as they come in: read in any state, and repaired to have the cells that were released."""
 
 import json
 import os
@@ -107,7 +107,7 @@ def mended(notebook, released=RELEASED) -> list[str]:
 
 
 def written(folder: Path, content: object) -> Path:
-    """Return a file that holds some bytes, or a value as JSON."""
+    """Return a file that contains some bytes, or a value as JSON."""
     path = folder / "answer.ipynb"
     path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
     return path
@@ -986,6 +986,6 @@ def test_after_any_troubles_the_notebook_is_sound_and_no_answer_is_lost(operatio
 
 
 def is_answer(cell) -> bool:
-    """Tell if a cell was made from an answer, or by the student, and is not an untouched stub."""
+    """Return whether a cell was made from an answer, or by the student, and is not an untouched stub."""
     words = [SOURCE[name].source.split("\n")[-1] for name in ANSWERS] + ["added_"]
     return any(word in cell.source for word in words)

@@ -53,7 +53,7 @@ def assert_same(ours, theirs):
 
 
 def numpy_parameters(head):
-    """Return the parameters of one head as the NumPy reference names them, with a mix that changes nothing."""
+    """Return the parameters of one head as the NumPy reference names them, with the identity as output projection."""
     kinds = {kind: np.split(parameter.detach().numpy(), 3) for kind, parameter in head.named_parameters()}
     named = {f"{name}.{kind}": third for kind in kinds for name, third in zip("kqv", kinds[kind], strict=True)}
     return named | {"mix.weight": np.eye(len(named["k.bias"])), "mix.bias": np.zeros(len(named["k.bias"]))}
@@ -205,7 +205,7 @@ def test_query_that_sees_nothing_is_refused():
     visible = torch.ones(2, 4, 6, dtype=torch.bool)
     visible[0, 3] = False  # beyond the scores
     self_attention(X, SCORES, visible)
-    visible[1, 1:, :5] = False  # sees a key beyond the scores only
+    visible[1, 1:, :5] = False  # may attend only to a key beyond the scores
     with pytest.raises(ValueError, match=r"see a key, got 2 all-False row\(s\) in visible, the first at b=1, i=1\."):
         self_attention(X, SCORES, visible)
 

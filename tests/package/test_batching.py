@@ -10,7 +10,7 @@ import torch
 from transformer_lm.texts.batching import batches_by_length, padded_batches, padding_share
 
 PAD = 0
-# Lengths as of film reviews: most are short, a few are very long.
+# Lengths like those of film reviews: most are short, a few are very long.
 SKEWED = [min(1 + int(random.Random(seed).lognormvariate(3, 1)), 256) for seed in range(2000)]
 
 
@@ -20,7 +20,7 @@ def sequences_of(lengths: list[int]) -> list[list[int]]:
 
 
 def in_batches(lengths: list[int], **options) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return all batches of such sequences; the label of a sequence is its place."""
+    """Return all batches of such sequences; the label of a sequence is its index."""
     return list(padded_batches(sequences_of(lengths), range(len(lengths)), PAD, **options))
 
 

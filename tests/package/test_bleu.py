@@ -1,4 +1,4 @@
-"""Scores of translations: those that the formulas give, the best for the right ones, and clear refusals."""
+"""Scores of translations: equal to the formulas, best for right translations, and bad input is refused clearly."""
 
 import math
 import subprocess

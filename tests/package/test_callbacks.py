@@ -1,4 +1,4 @@
-"""What watches a run: printed lines, a drawing in a real notebook, files that TensorBoard's own reader reads."""
+"""Callbacks of a run: printed lines, a figure in a real notebook, files that TensorBoard's own reader reads."""
 
 import re
 import sys

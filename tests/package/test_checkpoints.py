@@ -35,7 +35,7 @@ def model() -> TransformerLM:
 
 @pytest.fixture
 def path(tmp_path, model) -> Path:
-    """Return a file that holds the model."""
+    """Return a file that contains the model."""
     save_model(tmp_path / "model.safetensors", model, TOKENIZER)
     return tmp_path / "model.safetensors"
 
@@ -46,7 +46,7 @@ def save_step(folder: Path, step: int, model: TransformerLM) -> Path:
 
 
 def rewrite(path: Path, **entries: str | None) -> None:
-    """Write the file anew with other entries in its header; None leaves one out."""
+    """Write the file again with other entries in its header; None leaves one out."""
     tensors = load_file(path)
     with safe_open(path, framework="pt") as file:
         header = file.metadata() | entries

@@ -1,4 +1,4 @@
-"""Training of classifiers: the numbers it reports, the weights it keeps, and what a seed decides."""
+"""Training of classifiers: the numbers it reports, the weights it keeps, and what a seed determines."""
 
 import copy
 import functools
@@ -42,7 +42,7 @@ def model_of(kind: str = "baseline", pool: str = "max", seed: int = 0, **options
 
 
 def maker_of(pool: str) -> Callable[[], SequenceClassifier]:
-    """Return what makes baselines whose weights depend on the seed that was set before."""
+    """Return a function that makes baselines whose weights depend on the seed that was set before."""
     return lambda: make_classifier("baseline", 6, 2, pad=PAD, hidden=8, pool=pool)
 
 
@@ -93,10 +93,10 @@ def made_apart(make: Callable[[], nn.Module], seeds: Iterable[int]) -> list[nn.M
 
 
 def trained_apart(make: Callable[[], nn.Module], data: Dataset, seeds: Iterable[int], **settings) -> list[float]:
-    """Return the accuracies of models that are trained one after the other."""
+    """Return the accuracies of models that are trained one by one."""
     accuracies = []
     for seed in seeds:
-        (model,) = made_apart(make, [seed])  # what training draws comes after what making it has drawn
+        (model,) = made_apart(make, [seed])  # training draws its random numbers after initialisation has drawn its own
         accuracies.append(train_classifier(model, data, seed=seed, progress=False, **settings).accuracy)
     return accuracies
 
@@ -139,7 +139,7 @@ def test_training_in_one_batch_is_the_plain_loop_with_adam(xor):
         loss.backward()
         optimizer.step()
     np.testing.assert_allclose(history.train_loss, losses, rtol=1e-9)
-    # Here validation is training, measured when an epoch is over.
+    # Here the validation data are the training data, measured at the end of an epoch.
     np.testing.assert_allclose(history.val_loss[:-1], losses[1:], rtol=1e-9)
     assert history.best == 4
     for ours, theirs in zip(model.parameters(), by_hand.parameters(), strict=True):

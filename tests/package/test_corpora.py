@@ -79,7 +79,7 @@ def sizes(corpus) -> list[int]:
 
 
 def assert_keeps_the_promises(corpus, text: str):
-    """The parts follow each other, so they share no position and lose none, and each has its share."""
+    """The parts follow each other, so they share no position and lose none, and each has its fraction."""
     n = len(text)
     assert whole(corpus) == text
     assert sizes(corpus) == [n * 90 // 100, n * 95 // 100 - n * 90 // 100, n - n * 95 // 100]
@@ -174,7 +174,7 @@ def test_the_toy_corpus_is_always_the_same_and_a_longer_one_begins_with_it():
 
 
 def test_the_parts_of_the_toy_corpus_are_drawn_alike():
-    """Sentences are dealt out by a hash, so a part has as long ones as all that the grammar gives."""
+    """A hash deals out the sentences, so those of a part are as long as all sentences of the grammar."""
     average = sum(len(line) + 1 for line in itertools.islice(sentences(random.Random(0)), 5000)) / 5000
     corpus = load_toy(300_000)
     for part in (corpus.train, corpus.validation, corpus.test):

@@ -141,7 +141,7 @@ def test_an_index_outside_of_the_vocabulary_is_refused(token):
 def some_reviews(between_letters: str = " ") -> dict[tuple[str, int], list[str]]:
     """Return 40 reviews of each part and label: in each training block 12 are copies, 3 are in the test part too.
 
-    They begin with letters, all different, which are words of their own if there is a space between them.
+    They begin with letters, all different, which are separate words if there is a space between them.
     """
     choose = random.Random(0)
     names = (between_letters.join(name) for name in itertools.product("abcdefgh", repeat=3))
@@ -157,7 +157,7 @@ def some_reviews(between_letters: str = " ") -> dict[tuple[str, int], list[str]]
 
 
 def home_archive(blocks) -> bytes:
-    """Return the reviews as their home has them: one file each, amid files of other kinds."""
+    """Return the reviews in the layout of their home: one file each, among files of other kinds."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as archive:
         texts = [

@@ -1,6 +1,6 @@
-"""Decoding: beam search against an enumeration of everything, and what all three ways to decode keep.
+"""Decoding: beam search against an enumeration of all translations, and properties of all three ways to decode.
 
-Sizes: (b, m) = (3, 5); 9 tokens in the source, 7 in the target. What stands for a model has 5 tokens, so that there are
+Sizes: (b, m) = (3, 5); 9 tokens in the source, 7 in the target. The fake model has 5 tokens, so that there are
 few enough translations to try them all.
 """
 
@@ -35,9 +35,9 @@ each_decoder = pytest.mark.parametrize("name", DECODERS)
 
 
 class StandIn(nn.Module):
-    """Stands for a model: the scores after a row of tokens are what a function says of its source and the row.
+    """A fake model: a function gives the scores after a sequence, from its source and the sequence.
 
-    It counts how often it is called, and how many rows it has read.
+    It counts how often it is called, and how many sequences it has read.
     """
 
     def __init__(self, scores: Callable[[tuple[int, ...], tuple[int, ...]], list[float]]) -> None:
@@ -60,7 +60,7 @@ def any_scores(source: tuple[int, ...], row: tuple[int, ...]) -> list[float]:
 
 
 def likely(**probabilities: dict[int, float]) -> StandIn:
-    """Return what stands for a model, from how likely each token is after those so far: `_14` is 1, 4."""
+    """Return a fake model, from the probability of each token after those so far: `_14` is 1, 4."""
 
     def scores(_: tuple[int, ...], row: tuple[int, ...]) -> list[float]:
         shares = probabilities.get("_" + "".join(map(str, row)), {END: 1.0})
@@ -80,12 +80,12 @@ def everything(source, max_len, start=START, end=END, pad=PAD, row=(), total=0.0
         yield row, total
         return
     for token, score in enumerate(log_probabilities(any_scores(source, (start, *row)))):
-        if token != pad:  # it is no word
+        if token != pad:  # it is not a word
             yield from everything(source, max_len, start, end, pad, (*row, token), total + score)
 
 
 def best_of_lists(source, beams, max_len, alpha):
-    """Return what a beam search finds that keeps lists: tokens and score."""
+    """Return the result of a beam search that keeps lists: tokens and score."""
     kept = [((), 0.0)]
 
     def score(found: tuple[tuple[int, ...], float]) -> float:
@@ -104,7 +104,7 @@ def best_of_lists(source, beams, max_len, alpha):
 
 
 def model_of(kind: str) -> nn.Module:
-    """Return a model in training mode that never expects padding, and an end about as often as anything else."""
+    """Return a model in training mode that never predicts padding, and predicts END about as often as other tokens."""
     torch.manual_seed(SEEDS[kind])
     if kind == "transformer":
         model = TransformerEncoderDecoder(EncoderDecoderConfig(SOURCE_V, TARGET_V, 12, 8, 2, 2, dropout=0.3))
@@ -128,7 +128,7 @@ def source() -> Tensor:
 
 
 def short_source(b: int = 3) -> Tensor:
-    """Return other sources, for what stands for a model."""
+    """Return other sources, for the fake model."""
     return torch.arange(2 * b).view(b, 2) + 4
 
 
@@ -153,7 +153,7 @@ def assert_nothing_but_padding_after_the_end(found: Tensor) -> None:
 def test_a_beam_search_with_as_many_beams_as_rows_finds_the_best_of_everything(alpha):
     source, max_len = short_source(), 3
     beams = len(list(everything((0, 0), max_len)))
-    assert beams == 1 + 3 + 9 + 27  # one of the 5 tokens ends a row, and padding is none of them
+    assert beams == 1 + 3 + 9 + 27  # one of the 5 tokens ends a sequence, and none of them is padding
     found, scores = beam_search(StandIn(any_scores), source, beams=beams, max_len=max_len, alpha=alpha)
     for row, ours, score in zip(source.tolist(), found.tolist(), scores.tolist(), strict=True):
         rows = everything(tuple(row), max_len)
@@ -229,7 +229,7 @@ def test_first_tokens_are_drawn_as_often_as_the_model_expects(source):
     expected = model(source[:2], torch.full((2, 1), START))[:, 0].softmax(-1)
     drawn = sample_decode(model, source[:2].repeat_interleave(draws, dim=0), seed=0, max_len=1).view(2, draws)
     shares = torch.stack([row.bincount(minlength=TARGET_V) for row in drawn]) / draws
-    assert (expected[0] - expected[1]).abs().max() > 0.1  # so that one row in place of the other would show
+    assert (expected[0] - expected[1]).abs().max() > 0.1  # so that swapped rows would show
     assert (shares - expected).abs().max() < 4 * 0.5 / math.sqrt(draws)  # four standard deviations
 
 
@@ -286,7 +286,7 @@ def test_one_beam_makes_no_call_after_the_last_end():
 
 
 def test_a_beam_search_stops_once_all_beams_have_ended():
-    """All that is likely at all is over after two tokens."""
+    """Every likely translation is over after two tokens."""
     model = likely(_1={3: 0.5, 4: 0.5}, _13={END: 1.0}, _14={END: 1.0})
     beam_search(model, short_source(1), beams=2, max_len=50)
     assert model.calls == 2
@@ -320,7 +320,7 @@ def test_a_score_of_what_is_cut_off_has_no_end_in_it(alpha):
 
 
 def test_a_translation_that_is_finished_is_kept_while_others_go_on():
-    """Half of all is to say nothing; each of the others is less likely, however it goes on."""
+    """The empty translation has probability one half; every other is less likely, however it goes on."""
     model = likely(_1={END: 0.5, 3: 0.3, 4: 0.2}, _13={3: 0.5, 4: 0.5}, _14={3: 0.5, 4: 0.5})
     found, scores = beam_search(model, short_source(1), beams=2, max_len=4, alpha=0.0)
     assert found.tolist() == [[END]]
@@ -408,7 +408,7 @@ def test_a_model_that_fails_is_in_its_own_mode_again(name, source):
 
 
 class StubbornModel(nn.Module):
-    """A model that never comes to an end."""
+    """A model that never predicts END."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from transformer_lm.device import VARIABLE, accelerator_fault
 
 CPU = torch.device("cpu")
 MARKED = torch.device("cpu:0")  # another device than "cpu" to ==, and present on every machine
-BLANK = torch.device("meta")  # knows shapes and computes no numbers: an accelerator that does not work
+BLANK = torch.device("meta")  # has shapes but computes no numbers: an accelerator that does not work
 
 ABSENT = [f"cuda:{torch.cuda.device_count()}", "cpu:1"]
 ABSENT += [] if torch.cuda.is_available() else ["cuda"]

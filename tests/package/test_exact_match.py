@@ -1,4 +1,4 @@
-"""How well a model translates: what is exact, where it looks, and what lesson 06 says about it."""
+"""How well a model translates: exact translations, where it attends, and what lesson 06 says about it."""
 
 import json
 import statistics
@@ -23,7 +23,7 @@ RECURRENT = [name for name in RESULTS["models"] if name != "transformer"]
 
 
 class Dictionary(torch.nn.Module):
-    """Stands for a model: says what it was told about each source, and looks where it was told."""
+    """A fake model: it gives fixed translations for each source, with fixed attention weights."""
 
     def __init__(self, pairs, alignments=()) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ def test_the_trained_model_reads_a_source_that_is_padded_more(trained):
 
 
 def mean_share(runs, length=None):
-    """Return the share of exact translations over the seeds, of all sentences or of those of a length."""
+    """Return the fraction of exact translations over the seeds, of all sentences or of those of a length."""
     return statistics.mean(run["by_length"][length] if length else run["exact"] for run in runs)
 
 
@@ -148,7 +148,7 @@ def test_every_model_has_three_seeds_at_the_rate_that_was_best_on_the_validation
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_the_transformer_is_above_the_recurrent_nets_with_as_many_parameters(name):
-    """On all sentences, and on those that are longer than most in training; the nets have a little more parameters."""
+    """On all sentences, and on those that are longer than most in training; the networks have a few more parameters."""
     runs, transformer = RESULTS["models"][name], RESULTS["models"]["transformer"]
     for ours, theirs in zip(transformer, runs, strict=True):
         assert 1 <= theirs["parameters"] / ours["parameters"] < 1.02

@@ -1,4 +1,4 @@
-"""A file that is replaced is the old one or the new one, whole, whenever the process is killed."""
+"""A file that is replaced is always the complete old one or the complete new one, whenever the process is killed."""
 
 import multiprocessing
 import os
@@ -50,7 +50,7 @@ def test_a_file_is_the_old_or_the_new_one_wherever_its_writer_is_killed(tmp_path
     assert len(contents) > 8  # killed at several moments
     assert set(contents) == {OLD, NEW}
     assert contents == sorted(contents, reverse=True)  # first the old one, then the new one
-    write_whole(path, OLD)  # what was left behind is in nobody's way
+    write_whole(path, OLD)  # files left behind are in the way of nothing
     assert path.read_bytes() == OLD
 
 

@@ -1,4 +1,4 @@
-"""Pictures of what was measured of heads: exactly the numbers given, in the right place, on one scale."""
+"""Pictures of measurements of heads: exactly the numbers given, in the right cells, on one scale."""
 
 import re
 import warnings

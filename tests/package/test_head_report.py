@@ -56,7 +56,7 @@ def test_the_summary_names_each_head_with_its_numbers(measured):
     ]
     found = measured.patterns["previous_space"]
     assert rows[3][2:5] == [f"{found.score[1, 1]:.2f}", f"{found.chance:.2f}", f"{found.null[1, 1]:.2f}"]
-    assert rows[0][4] == "-"  # position is what it is about
+    assert rows[0][4] == "-"  # because it is about position
     assert rows[1][2:] == [f"{measured.entropy[0, 1]:.2f}", f"{measured.distance[0, 1]:.1f}"]
     assert "loss" not in " ".join(titles)
 
@@ -95,7 +95,7 @@ def test_the_command_prints_both_tables_and_writes_pictures(checkpoint, text, tm
 
 
 def test_a_corpus_is_read_by_its_name(checkpoint, capsys):
-    """The toy grammar has characters that the planted model does not know, which is told in one sentence."""
+    """The toy grammar has characters that the planted model does not know; one sentence says so."""
     assert main(["heads", str(checkpoint), "toy"]) == 1
     assert capsys.readouterr().err.startswith("heads: text must only have characters of the vocabulary")
 
@@ -121,6 +121,6 @@ def test_a_text_that_is_not_there_is_told(checkpoint, tmp_path, capsys):
 
 
 def test_short_slices_are_read_too(checkpoint, text, capsys):
-    """Too short to repeat anything: there is no induction to measure."""
+    """Too short to repeat anything, so induction can't be measured."""
     assert main(["heads", str(checkpoint), str(text), "--length=5", "--slices=3"]) == 0
     assert "induction" not in capsys.readouterr().out

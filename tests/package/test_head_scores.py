@@ -1,4 +1,4 @@
-"""Scores of heads and the two heads that know nothing beside them, against loops over every query and key.
+"""Scores of heads and of the two baselines that know nothing, against loops over every query and key.
 
 Sizes: 2 layers, 3 heads, batches of 2 and 4 texts, 11 positions.
 """
@@ -46,7 +46,7 @@ def measured(recording, tokens) -> Measured:
 
 
 def summed(recording: dict[str, Tensor], tokens: Tensor, b: int) -> Measured:
-    """Return what is measured if the texts come in batches of b."""
+    """Return the measurements if the texts come in batches of b."""
     sums = HeadSums(ALPHABET, PATTERNS)
     for start in range(0, len(tokens), b):
         part = slice(start, start + b)
@@ -55,7 +55,7 @@ def summed(recording: dict[str, Tensor], tokens: Tensor, b: int) -> Measured:
 
 
 def mean_over_queries(weights: Tensor, mask: Tensor) -> float:
-    """Return the mean weight on the keys of a mask over the queries that have one, one query after the other."""
+    """Return the mean weight on the keys of a mask over the queries that have one, query by query."""
     found = [
         sum(weights[b, i, j].item() for j in range(N) if mask[b, i, j])
         for b in range(B)
@@ -141,7 +141,7 @@ def test_a_uniform_head_has_a_lift_of_one_and_all_the_entropy(tokens):
 
 
 def reads_the_place_before(b: int) -> Tensor:
-    """Return the weights of a head that reads the position before each, (b, 1, i, j)."""
+    """Return the weights of a head that attends to the previous position, (b, 1, i, j)."""
     weights = torch.zeros(N, N).double()
     weights[0, 0] = 1
     weights[1:, :-1] = torch.eye(N - 1)
@@ -189,7 +189,7 @@ def test_a_head_that_reads_the_place_before_is_not_taken_for_one_that_reads_word
     measured = summed({"layer": reads_the_place_before(1)}, tokens, 1)
     found = measured.patterns["word_start"]
     assert found.score.item() == 1
-    assert found.null.item() > 0.9  # all but the first row, which can only read itself
+    assert found.null.item() > 0.9  # all but the first row, which can only attend to itself
     assert found.chance < 0.25
     assert measured.names() == [["previous"]]
 

@@ -78,7 +78,7 @@ def test_what_is_not_visible_is_masked_and_not_drawn_as_0():
     assert np.ma.getmaskarray(drawn(ax)).tolist() == (~visible[0]).tolist()
     np.testing.assert_allclose(drawn(ax).filled(0).sum(axis=1), 1, rtol=1e-15)
     assert ax.patch.get_hatch()
-    assert len(ax.texts) == visible.sum()  # no number stands where nothing can be read
+    assert len(ax.texts) == visible.sum()  # no number is shown where nothing can be attended to
 
 
 def test_numbers_can_be_read_on_dark_and_on_bright():
@@ -251,7 +251,7 @@ def test_queries_are_labelled_on_the_left_and_keys_below():
     queries, keys = ["a", "b", "␣", "d", "e"], ["w", "x", "↵", "z"]
     assert [labels(ax.yaxis) for ax in panels(figure)] == [queries, [], [], queries, [], []]
     assert [labels(ax.xaxis) for ax in panels(figure)] == [[], [], [], keys, keys, keys]
-    for ax in panels(figure):  # the first query on top, the first key on the left
+    for ax in panels(figure):  # the first query is at the top, the first key on the left
         assert (ax.get_ylim(), ax.get_xlim()) == ((4.5, -0.5), (-0.5, 3.5))
     assert_drawn_without_a_warning(figure)
 

@@ -20,7 +20,7 @@ def result(model: str) -> dict:
 
 
 def test_the_baseline_gets_four_of_five_reviews_right_after_one_epoch(imdb):
-    """The goal is 0.80 within five epochs; the lesson's numbers must be those that come out."""
+    """The goal is 0.80 within five epochs; the lesson's numbers must be those that are measured here."""
     known = result("baseline, mean")
     _, _, (i2w, w2i), num_classes = imdb
     torch.manual_seed(0)

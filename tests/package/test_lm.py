@@ -25,7 +25,7 @@ B, N, V = 3, 5, 7
 
 @pytest.fixture
 def model() -> TransformerLM:
-    """Return a model in float64 and in training mode, with dropout that must be off where it is measured."""
+    """Return a model in float64 and in training mode, with dropout, which must be off during evaluation."""
     torch.manual_seed(0)
     model = TransformerLM(LMConfig(V, N, hidden=12, num_layers=1, num_heads=2, dropout=0.5)).double()
     for parameter in model.parameters():
@@ -44,7 +44,7 @@ def logits_and_labels() -> tuple[Tensor, Tensor]:
 
 
 def minus_log(model: nn.Module, context: Tensor, following: Tensor) -> float:
-    """Return -ln p of one token behind a context, with NumPy from the model's scores on."""
+    """Return -ln p of one token after a context, computed in NumPy from the model's scores."""
     model.eval()
     with torch.no_grad():
         scores = model(context[None])[0, -1].numpy()

@@ -102,7 +102,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, text, run, capsys):
 
 
 def settings(folder: Path) -> dict:
-    """Return all that a run has saved of how it was started."""
+    """Return all that a run has saved about how it was started."""
     table = load_checkpoint(newest_checkpoint(folder)).table
     return table["config"] | table["recipe"]
 

@@ -32,7 +32,7 @@ with_and_without_padding = pytest.mark.parametrize("padded", [False, True])
 
 
 class Problem(NamedTuple):
-    """A module, what goes in, and the gradient of what comes out."""
+    """A module, its inputs, and the gradient of its output."""
 
     module: nn.Module
     x: Tensor  # (b, n, d)
@@ -42,7 +42,7 @@ class Problem(NamedTuple):
     causal: bool
 
     def mask(self):
-        """Return (b, i, j), True where query i may read key j."""
+        """Return (b, i, j), True where query i may attend to key j."""
         b, n, _ = self.x.shape
         if self.visible is not None and self.visible.dim() == 3:
             return self.visible.tril() if self.causal else self.visible
@@ -70,7 +70,7 @@ class Problem(NamedTuple):
         return {"output": output, "weights": weights, **dict(zip(leaves, gradients, strict=True))}
 
     def solutions(self):
-        """Return what is solved by the formula, and what by the fused kernel."""
+        """Return the results of the formula and of the fused kernel."""
         output, weights = self.module(self.x, True, self.visible)
         return self.solved(output, weights), self.solved(self.module(self.x, False, self.visible), weights)
 
@@ -261,7 +261,7 @@ def test_attention_that_is_not_causal_follows_a_permutation_of_its_input(kind):
 @each_kind
 def test_every_parameter_gets_a_gradient(kind):
     for solution in make_problem(kind, padded=True).solutions():
-        solution.pop("k.bias", None)  # one vector added to all keys moves a query's scores alike: its gradient is 0
+        solution.pop("k.bias", None)  # one vector added to all keys changes a query's scores alike: its gradient is 0
         assert all(tensor.abs().max() > 1e-6 for tensor in solution.values())
 
 

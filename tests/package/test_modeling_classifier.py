@@ -1,4 +1,4 @@
-"""Classifiers of sequences: what each pool and each model computes, and that padding changes nothing in any of them.
+"""Classifiers of sequences: what each pool and each model computes; padding changes nothing in any of them.
 
 Sizes: (b, n) = (3, 5), a vocabulary of 11, hidden is 8, 2 heads, 4 classes.
 """
@@ -14,14 +14,14 @@ from torch.nn import functional as F
 from transformer_lm.modeling_classifier import KINDS, POOLS, FlattenPool, SequenceClassifier, make_classifier, pooled
 from transformer_lm.shapes import ShapeError
 
-B, N, VOCAB, HIDDEN, CLASSES, PAD, CLS = 3, 5, 11, 8, 4, 2, 1  # padding is not 0, so that no zero can stand for it
+B, N, VOCAB, HIDDEN, CLASSES, PAD, CLS = 3, 5, 11, 8, 4, 2, 1  # padding is not 0, so that no zero is taken for it
 TOKENS = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 3, PAD, PAD], [10, PAD, PAD, PAD, PAD]])
 LENGTHS = [5, 3, 1]
 MODELS = list(itertools.product(KINDS, [*POOLS, "cls"], [False, True]))
 
 
 def model_of(kind: str, pool: str, positions: bool, **options) -> SequenceClassifier:
-    """Return a model in float64 with weights of its own, ready for use."""
+    """Return a model in float64 with random weights, ready for use."""
     torch.manual_seed(7)
     options = {"max_len": 20, "num_heads": 2, "num_layers": 2, "cls": CLS if pool == "cls" else None} | options
     options |= {"pad": PAD, "hidden": HIDDEN, "pool": pool, "positions": positions}
@@ -180,7 +180,7 @@ def test_every_parameter_gets_a_gradient(kind, pool):
     model = model_of(kind, pool, positions=True, max_len=N)
     model(TOKENS).square().sum().backward()
     still = {name for name, parameter in model.named_parameters() if parameter.grad.abs().max() <= 1e-9}
-    # The bias of the keys adds the same to all scores of a query; the softmax forgets it.
+    # The bias of the keys adds the same number to all scores of a query, and the softmax cancels it.
     assert still == {name for name, _ in model.named_parameters() if name.endswith(".k.bias")}
 
 
@@ -188,7 +188,7 @@ def test_every_parameter_gets_a_gradient(kind, pool):
 def test_scores_are_no_probabilities(kind):
     model = model_of(kind, "mean", positions=False)
     before = model(TOKENS)
-    model.classify.bias.data += 3  # what a softmax would take off again
+    model.classify.bias.data += 3  # a softmax would cancel it
     assert_same(model(TOKENS), before + 3)
 
 
@@ -254,6 +254,6 @@ def test_one_sequence_without_a_batch_is_refused():
 
 def test_a_sequence_beyond_the_last_position_is_refused():
     model = model_of("full", "cls", positions=True, max_len=N)
-    assert model(TOKENS).shape == (B, CLASSES)  # the token in front has a position of its own
+    assert model(TOKENS).shape == (B, CLASSES)  # the token in front has a separate position
     with pytest.raises(ShapeError, match="x must have at most max_len=6 positions, got n=7"):
         model(with_padding(TOKENS, 1))

@@ -30,14 +30,14 @@ separate_and_shared = pytest.mark.parametrize("options", [{}, SHARED], ids=["sep
 
 @pytest.fixture(autouse=True)
 def _in_float64():
-    """Make all tensors of float64: then what differs differs by a mistake, not by rounding."""
+    """Make all tensors float64: then a difference is a mistake, not rounding."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
 
 
 def model_of(**options) -> TransformerEncoderDecoder:
-    """Return a model all of whose parameters are random: none is 0 or 1, as in a new one, and could be left out."""
+    """Return a model with random parameters only: a 0 or 1, as in a new model, could be left out unnoticed."""
     torch.manual_seed(0)
     settings = {"source_vocab_size": SOURCE_V, "target_vocab_size": TARGET_V, "max_len": MAX_LEN, "hidden": HIDDEN}
     model = TransformerEncoderDecoder(
@@ -172,7 +172,7 @@ def test_rows_that_are_selected_go_on_each_with_its_own_past_and_source(source, 
     other = target[rows].clone()
     other[:, 3:] = torch.randint(4, TARGET_V, (4, N - 3))  # one row twice, with two continuations
     assert_same(one_by_one(model, other[:, 3:], selected), model(source[rows], other)[:, 3:])
-    assert_same(one_by_one(model, target[:, 3:], state), model(source, target)[:, 3:])  # the first state is as it was
+    assert_same(one_by_one(model, target[:, 3:], state), model(source, target)[:, 3:])  # the first state is unchanged
 
 
 def test_decode_of_what_encode_returns_is_the_whole_pass(source, target):
@@ -240,7 +240,7 @@ def test_every_parameter_gets_a_gradient(options, source, target):
     still = {name for name, weights in model.named_parameters() if weights.grad.abs().max() < 1e-9}
     blocks = [f"{side}_blocks.{layer}" for side in ("encoder", "decoder") for layer in range(LAYERS)]
     kinds = {"encoder": ("attention",), "decoder": ("attention", "cross_attention")}
-    # One vector added to all keys moves a query's scores alike: a softmax does not see it.
+    # One vector added to all keys changes all scores of a query alike: a softmax cancels it.
     assert still == {f"{block}.{kind}.k.bias" for block in blocks for kind in kinds[block[:7]]}
 
 
@@ -259,7 +259,7 @@ def test_positions_are_shifted_in_training_only(source, target):
 
 
 def test_in_training_both_sentences_of_a_pair_are_counted_from_one_number_up_to_the_shift(source, target):
-    """Each number comes up, for each pair by itself, and no other."""
+    """Each number occurs, independently for each pair, and no other."""
     model, visible = model_of(shift=2).train(), source != PAD
     expected = torch.stack([model.decode(target, model.encode(source, start), visible, start) for start in range(3)])
     seen = set()

@@ -25,7 +25,7 @@ SPLITS = [(1,) * N, (3, 1, 2), (5, 1)]
 
 @pytest.fixture(autouse=True)
 def _in_float64():
-    """Make all tensors of float64: then what differs differs by a mistake, not by rounding."""
+    """Make all tensors float64: then a difference is a mistake, not rounding."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -37,7 +37,7 @@ def tokens() -> Tensor:
 
 
 def model_of(**options) -> TransformerLM:
-    """Return a model all of whose parameters are random: none is 0 or 1, as in a new one, and could be left out."""
+    """Return a model with random parameters only: a 0 or 1, as in a new model, could be left out unnoticed."""
     torch.manual_seed(0)
     model = TransformerLM(LMConfig(V, **SIZES | options))
     for parameter in model.parameters():
@@ -154,14 +154,14 @@ def test_every_combination_of_options_is_the_formula_and_a_language_model(positi
         expected, maps = numpy_logits(model, tokens[row].tolist())
         assert_same(logits[row], expected, options)
 
-        # A gradient reaches every parameter, except what is added to all keys alike: a softmax does not see it.
+        # A gradient reaches every parameter, except a vector added to all keys: a softmax cancels it.
         logits.square().sum().backward()
         still = {name for name, weights in model.named_parameters() if weights.grad.abs().max() < 1e-9}
         seen = positions == "rotary" or query_key_norm or bare
         assert still == (set() if seen else {f"blocks.{layer}.attention.k.bias" for layer in range(LAYERS)}), options
 
         with torch.no_grad():
-            # Neither the past nor another row sees a token that changes; all that follows does.
+            # A token that changes affects neither the past nor another sequence, but all later positions.
             changed = tokens.clone()
             changed[row, place] = (changed[row, place] + 1) % V
             moved = (model(changed) - logits).abs().amax(-1) > 1e-10  # (b, n)
@@ -264,7 +264,7 @@ def test_rotary_attention_does_not_depend_on_where_a_text_begins():
     before = torch.randn(B, 2, HIDDEN)
     _, near = attention(x, return_attention=True)
     _, far = attention(torch.cat((before, x), dim=1), return_attention=True)
-    behind = far[..., 2:, 2:]  # among themselves: what they read of the others is left out
+    behind = far[..., 2:, 2:]  # among themselves: their attention to the others is left out
     assert_same(behind / behind.sum(-1, keepdim=True), near)
 
 
@@ -281,7 +281,7 @@ def test_relative_positions_add_to_a_score_what_belongs_to_the_distance():
 def test_only_a_model_without_positions_takes_the_past_for_a_set(positions, tokens):
     model = model_of(positions=positions)
     turned_round = torch.cat((tokens[:, :-1].flip(1), tokens[:, -1:]), dim=1)
-    model.blocks = model.blocks[:1]  # with a second layer it would see what earlier positions have read
+    model.blocks = model.blocks[:1]  # with a second layer it would see what earlier positions have attended to
     difference = (model(tokens)[:, -1] - model(turned_round)[:, -1]).abs().max()
     assert (difference < 1e-10) == (positions == "none")
 
@@ -338,7 +338,7 @@ def test_dropout_is_in_every_part_and_in_training_only(tokens):
     assert not torch.equal(model(tokens), model(tokens))
     model.eval()
     assert torch.equal(model(tokens), model(tokens))
-    # One place after the other: what is embedded, the attention weights, what attention found, what the MLP found.
+    # One by one: the embeddings, the attention weights, the output of attention, the output of the MLP.
     block = model.train().blocks[0]
     dropouts = [module for module in model.modules() if isinstance(module, nn.Dropout)]
     assert len(dropouts) == 1 + 3 * LAYERS
@@ -405,7 +405,7 @@ def test_with_an_output_of_0_every_token_is_equally_likely(options, tokens):
     assert compute_loss(model(tokens), tokens).item() == pytest.approx(math.log(V), abs=1e-15)
     assert (model(tokens) == 0).all()
     model = TransformerLM(LMConfig(3000, **SIZES, tied=False, init="zero_output"))
-    assert spread(model.embed.tokens.weight) == pytest.approx(1, rel=0.05)  # as large as what a norm gives
+    assert spread(model.embed.tokens.weight) == pytest.approx(1, rel=0.05)  # as large as the output of a norm
 
 
 def test_the_scheme_of_torch_is_what_its_layers_do_by_themselves():

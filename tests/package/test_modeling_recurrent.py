@@ -34,7 +34,7 @@ with_and_without_attention = pytest.mark.parametrize("attention", [True, False])
 
 @pytest.fixture(autouse=True)
 def _in_float64():
-    """Make all tensors of float64: then what differs differs by a mistake, not by rounding."""
+    """Make all tensors float64: then a difference is a mistake, not rounding."""
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
@@ -65,7 +65,7 @@ def target() -> Tensor:
 
 
 def torch_weights(cells: dict[str, GRUCell]) -> dict[str, Tensor]:
-    """Return the weights of cells by the names that torch has for them, each with an ending of its own."""
+    """Return the weights of cells by torch's names for them, each with a different suffix."""
     weights = {}
     for ending, cell in cells.items():
         for kind in ("weight", "bias"):
@@ -75,7 +75,7 @@ def torch_weights(cells: dict[str, GRUCell]) -> dict[str, Tensor]:
 
 
 def torch_read(cells: tuple[GRUCell, GRUCell], x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what torch's own net reads in both directions, (b, m, 2 * hidden), and its last states, (2, b, ...)."""
+    """Return the states of torch's network in both directions, (b, m, 2 * hidden), and its last ones, (2, b, ...)."""
     twin = {GRUCell: nn.GRU, LSTMCell: nn.LSTM}[type(cells[0])](
         x.shape[2], HIDDEN, batch_first=True, bidirectional=True
     )
@@ -87,7 +87,7 @@ def torch_read(cells: tuple[GRUCell, GRUCell], x: Tensor, lengths: Tensor) -> tu
 
 
 def reference_logits(model: RecurrentEncoderDecoder, source: Tensor, target: Tensor) -> Tensor:
-    """Return the scores by torch's own nets and cells; each row alone, without its padding."""
+    """Return the scores by torch's own networks and cells, each sequence alone, without its padding."""
     rows = []
     for sentence, words in zip(source, target, strict=True):
         sentence = sentence[sentence != PAD]
@@ -197,7 +197,7 @@ def test_rows_that_are_selected_go_on_each_with_its_own_past_and_source(cell, at
     other = target[rows].clone()
     other[:, 3:] = torch.randint(4, TARGET_V, (4, N - 3))  # one row twice, with two continuations
     assert_same(one_by_one(model, other[:, 3:], selected), model(source[rows], other)[:, 3:])
-    assert_same(one_by_one(model, target[:, 3:], state), model(source, target)[:, 3:])  # the first state is as it was
+    assert_same(one_by_one(model, target[:, 3:], state), model(source, target)[:, 3:])  # the first state is unchanged
 
 
 # ------------------------------------------------------------------ keeps a property
@@ -277,7 +277,7 @@ def test_an_attention_map_is_what_the_decoder_looked_at_and_never_padding(cell, 
     assert torch.equal(looked != 0, VISIBLE[:, None].expand(B, N, M))
     state = model.begin(source)
     for place in range(N):
-        query = state.cell[0]  # what the decoder knows before it reads the token
+        query = state.cell[0]  # what the decoder knows before it gets the token
         _, weights = model.attention(query, state.memory, state.keys, VISIBLE)
         assert_same(looked[:, place], weights)
         model.next_scores(target[:, place], state)

@@ -15,7 +15,7 @@ B, H, N, HIDDEN, WIDTH = 2, 3, 5, 12, 7
 
 @pytest.fixture
 def block() -> TransformerDecoderBlock:
-    """Return a block with causal attention in float64, whose two norms have weights of their own."""
+    """Return a block with causal attention in float64, whose two norms have different weights."""
     torch.manual_seed(0)
     attention = MultiHeadSelfAttention(HIDDEN, HIDDEN, H, causal=True)
     mlp = nn.Sequential(nn.Linear(HIDDEN, WIDTH), nn.ReLU(), nn.Linear(WIDTH, HIDDEN))
@@ -24,7 +24,7 @@ def block() -> TransformerDecoderBlock:
 
 @pytest.fixture
 def encoder() -> TransformerEncoderBlock:
-    """Return a block that reads both ways, in float64 and in training, with dropout in no part."""
+    """Return a block with bidirectional attention, in float64 and in training mode, without dropout in any part."""
     torch.manual_seed(2)
     attention = MultiHeadSelfAttention(HIDDEN, HIDDEN, H)
     return with_norms_of_their_own(TransformerEncoderBlock(HIDDEN, attention).double())
@@ -32,7 +32,7 @@ def encoder() -> TransformerEncoderBlock:
 
 @pytest.fixture
 def visible() -> Tensor:
-    """Return where the two sequences of x are no padding: one is shorter than the other."""
+    """Return where the two sequences of x are not padding: one is shorter than the other."""
     return torch.tensor([[True] * N, [True, True, True, False, False]])
 
 
@@ -133,7 +133,7 @@ def test_block_whose_parts_add_nothing_returns_its_input(block, x):
 
 def test_the_future_has_no_effect(block, x):
     changed = x.detach().clone()
-    changed[:, -1, 0] += 1  # not the whole vector, because a norm takes off what is added to all of it
+    changed[:, -1, 0] += 1  # not the whole vector, because a norm removes what is added to all of it
     assert_same(block(changed)[:, :-1], block(x)[:, :-1])
     assert not torch.allclose(block(changed)[:, -1], block(x)[:, -1])
 
@@ -146,7 +146,7 @@ def test_blocks_can_be_stacked_and_every_parameter_gets_a_gradient(block, x):
     stack = nn.Sequential(block, copy.deepcopy(block))
     stack(x).square().sum().backward()
     grows = {name for name, parameter in stack.named_parameters() if parameter.grad.abs().max() > 1e-9}
-    # The bias of the keys adds the same to all scores of a query; the softmax forgets it.
+    # The bias of the keys adds the same number to all scores of a query, and the softmax cancels it.
     assert grows == {name for name, _ in stack.named_parameters() if not name.endswith("attention.k.bias")}
 
 

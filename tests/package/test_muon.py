@@ -1,4 +1,4 @@
-"""Muon: one step in NumPy, torch's own optimizer up to its rounding, and what a state remembers."""
+"""Muon: one step in NumPy, torch's own optimizer up to rounding, and saving and loading its state."""
 
 import copy
 
@@ -30,7 +30,7 @@ def take_steps(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter],
 
 
 def numpy_orthogonal(x: np.ndarray) -> np.ndarray:
-    """Return what five polynomials do with the singular values, one matrix at a time."""
+    """Return a matrix with five polynomials applied to its singular values."""
     left, values, right = np.linalg.svd(x, full_matrices=False)
     values = values / np.sqrt((values**2).sum())
     for _ in range(5):

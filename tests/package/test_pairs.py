@@ -77,7 +77,7 @@ def packaged(content: bytes) -> bytes:
 
 
 def texts(corpus: PairCorpus, part: str) -> list[tuple[str, str]]:
-    """Return the pairs of a part as they are read, if none of their words is unknown."""
+    """Return the pairs of a part as text, if none of their words is unknown."""
     sides = corpus.source_tokenizer, corpus.target_tokenizer
     return [tuple(side.decode(x) for side, x in zip(sides, pair, strict=True)) for pair in getattr(corpus, part)]
 
@@ -95,7 +95,7 @@ def assert_disjoint(parts: list[list[tuple[str, str]]]) -> None:
 
 
 def hanging_together(keys: list[tuple[str, str]], start: int) -> set[int]:
-    """Return the places that can be reached from one, found by walking: slow and obvious."""
+    """Return the nodes that can be reached from one, found by walking: slow and obvious."""
     reached, waiting = {start}, deque([start])
     while waiting:
         source, target = keys[waiting.popleft()]

@@ -1,4 +1,4 @@
-"""The masks of what a head might look for, against the same written as loops over pairs of characters."""
+"""The masks of patterns that a head might attend to, against loops over pairs of characters."""
 
 import random
 
@@ -24,7 +24,7 @@ def is_space(character: str) -> bool:
 
 
 def start_of_word(text: str, i: int) -> int | None:
-    """Return where the word that i stands in begins, None if it stands in none."""
+    """Return where the word that contains position i begins, None if it is in no word."""
     if not is_letter(text[i]):
         return None
     while i and is_letter(text[i - 1]):

@@ -1,4 +1,4 @@
-"""Heads that were planted are found, and nothing else, in twenty models drawn at random."""
+"""Planted heads are found, and no others, in twenty models drawn at random."""
 
 import random
 
@@ -19,7 +19,7 @@ ANYWHERE = [kind for kind in (*KINDS, "offset 3", "offset 9") if kind not in ("w
 
 
 def random_plan(rng: random.Random) -> list[list[str]]:
-    """Return a plan of 3 layers with 4 heads, some of which do nothing that has a name."""
+    """Return a plan of 3 layers with 4 heads, some of which follow no named pattern."""
     deeper = [*ANYWHERE, "word_start"]
     plan = [
         ["previous", *rng.sample(ANYWHERE, 2), rng.choice(NOTHING)],

@@ -1,4 +1,4 @@
-"""Recorded attention: every layer and head under its name, the weights that the model really uses.
+"""Recorded attention: every layer and head under its name, with the weights that the model really uses.
 
 Sizes: (b, n) = (3, 7), a vocabulary of 11, hidden 12, heads 2 or 3.
 """
@@ -150,6 +150,6 @@ def test_both_ways_to_ask_are_understood():
             self.embed, self.read = nn.Embedding(V, HIDDEN), attention
 
         def forward(self, tokens: Tensor) -> Tensor:
-            return self.read(self.embed(tokens), True)[0]  # by position, where recording asks by name
+            return self.read(self.embed(tokens), True)[0]  # as positional arguments, where recording asks by name
 
     assert record_attention(Asks(), torch.ones(2, 4, dtype=torch.long))["read.weights"].shape == (2, HEADS, 4, 4)

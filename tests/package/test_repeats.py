@@ -9,7 +9,7 @@ from transformer_lm.texts.tokenizers import CharTokenizer
 
 
 def period(row: list[int]) -> int:
-    """Return after how many tokens a row repeats itself for the first time."""
+    """Return after how many tokens a sequence first repeats itself."""
     return next(k for k in range(1, len(row)) if all(row[i] == row[i - k] for i in range(k, len(row))))
 
 

@@ -1,4 +1,4 @@
-"""Results as tables and pictures: exactly the numbers given, with their spread, readable for everybody."""
+"""Results as tables and pictures: exactly the numbers given, with their spread, and readable by everyone."""
 
 import html.parser
 
@@ -136,7 +136,7 @@ def test_every_number_can_be_read_on_its_background(lowest):
     (image,) = ax.get_images()
     for text in ax.texts:
         background = image.to_rgba(float(text.get_text()))[:3]
-        assert contrast(text.get_color(), background) > 4.5  # what WCAG asks of small print
+        assert contrast(text.get_color(), background) > 4.5  # what WCAG requires for small print
 
 
 # ------------------------------------------------------------------ curves

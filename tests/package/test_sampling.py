@@ -1,4 +1,4 @@
-"""Sampling: the choice of the next token against a loop, and what a stream of tokens keeps.
+"""Sampling: the choice of the next token against a loop, and properties of a stream of tokens.
 
 Sizes: (b, h, n, dh) = (2, 3, 5, 4), a vocabulary of 11 tokens and a context of 8.
 """
@@ -23,7 +23,7 @@ OPTIONS = {"positions": "rotary", "smear": True, "dropout": 0.3}
 
 @pytest.fixture
 def model() -> TransformerLM:
-    """Return a model in training mode, whose expectations differ from place to place."""
+    """Return a model in training mode, whose predictions differ from position to position."""
     return model_of(V, **OPTIONS)
 
 
@@ -45,7 +45,7 @@ def logits_of(b: int = 3, v: int = 7) -> Tensor:
 
 
 def probabilities_of_a_loop(logits: Tensor, temperature: float, top_k: int | None, top_p: float | None) -> np.ndarray:
-    """Return row by row what is left when the tokens are taken from the likeliest down. No two may be equal."""
+    """Return row by row what is kept when the tokens are taken from the most likely down. No two may be equal."""
     rows = []
     for row in logits.tolist():
         weights = [math.exp(score / temperature) for score in row]
@@ -61,7 +61,7 @@ def probabilities_of_a_loop(logits: Tensor, temperature: float, top_k: int | Non
 
 
 def distribution(model: TransformerLM, context: Tensor) -> Tensor:
-    """Return what the model expects next, (b, v)."""
+    """Return the model's probabilities of the next token, (b, v)."""
     model.eval()
     with torch.no_grad():
         return model(context)[:, -1].softmax(-1)
@@ -101,7 +101,7 @@ def test_each_row_continues_its_own_prompt_as_often_as_the_model_expects(model, 
     expected = distribution(model, prompt)  # (2, v)
     tokens = continuation(model, prompt.repeat_interleave(draws, dim=0), 1, seed=0).view(2, draws)
     shares = torch.stack([row.bincount(minlength=V) for row in tokens]) / draws
-    assert (expected[0] - expected[1]).abs().max() > 0.1  # so that one row in place of the other would show
+    assert (expected[0] - expected[1]).abs().max() > 0.1  # so that swapped rows would show
     assert (shares - expected).abs().max() < 4 * 0.5 / math.sqrt(draws)  # four standard deviations
 
 
@@ -260,7 +260,7 @@ def test_characters_of_several_bytes_come_whole():
     written = iter(text.encode())
 
     class Parrot(nn.Module):
-        """Expects one byte of the text after the other, whatever it reads."""
+        """Predicts the bytes of the text one by one, whatever its input is."""
 
         config = LMConfig(256, 4)
 

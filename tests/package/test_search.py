@@ -1,4 +1,4 @@
-"""The search for settings: what it tries, what it returns, and that an interrupted one goes on."""
+"""The search for settings: what it tries, what it returns, and how an interrupted search is resumed."""
 
 import functools
 import importlib
@@ -26,7 +26,7 @@ def xor() -> Dataset:
 
 @pytest.fixture
 def tried(monkeypatch) -> list[dict]:
-    """Return a list that fills with the settings of each training."""
+    """Return a list to which each training adds its settings."""
     settings = []
 
     def noted(make_model, data, seeds, **training):

@@ -1,4 +1,4 @@
-"""What the homeworks that this course grew out of have their readers type: it works, or an error says why not.
+"""Code that readers of the original homeworks type: it works here, or an error says why not.
 
 `docs/guides/from-the-homeworks.md` says where each of their tasks is.
 """
@@ -39,7 +39,7 @@ model.v.bias.data = Values.v_bias
 MIX = "model.mix.weight.data = Values.mix_weight\nmodel.mix.bias.data = Values.mix_bias\n"
 MULTI = "from transformer_lm.test_values import MultiHeadAttentionTestValues as Values\n"
 
-# What is typed, and what must be true after it. In all of them, x is (2, 5, 12) and scores are (2, 5, 5).
+# Code that is typed, and what must be true after it. In all rows, x is (2, 5, 12) and scores are (2, 5, 5).
 WORKS = {
     # 000, a language model from functions up
     "attention.py": (FUNCTIONS, "callable(multi_head_attention_layer)"),
@@ -165,7 +165,7 @@ WORKS = {
     ),
 }
 
-# What is typed, the error, and words that say what to do instead.
+# Code that is typed, the error, and words that say what to do instead.
 REFUSED = {
     "a mask that is added": (
         f"{FUNCTIONS}\nself_attention(x, scores, torch.zeros(1, 5, 5).masked_fill(torch.eye(5) == 0, float('-inf')))",
@@ -248,7 +248,7 @@ def test_what_does_not_work_says_why(row, typed):
 
 
 def test_film_reviews_unpack_as_typed(imdb, typed):
-    typed["load_imdb"] = lambda final: imdb  # they take a while to read, and are read once for all tests
+    typed["load_imdb"] = lambda final: imdb  # they are slow to load, and loaded once for all tests
     exec(f"{IMDB} = load_imdb(final=False)\nwords = [i2w[w] for w in x_train[141]]", typed)
     assert (len(typed["x_train"]), len(typed["x_val"]), typed["numcls"]) == (20_000, 5_000, 2)
     assert typed["words"]

@@ -1,4 +1,4 @@
-"""Models as one: each gives what it gives alone, and models that would not are refused."""
+"""Models stacked into one: each gives the same output as alone, and models that would not are refused."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Tokenizers: what is encoded comes back, in one go or token by token, and nothing is guessed."""
+"""Tokenizers: decoding gives the encoded text back, at once or token by token, and nothing is guessed."""
 
 import json
 import os

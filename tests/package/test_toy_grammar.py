@@ -1,4 +1,4 @@
-"""The toy grammar: the recogniser accepts its sentences and nothing else, and the entropy is that of its texts."""
+"""The toy grammar: the recogniser accepts only its sentences, and the entropy is that of its texts."""
 
 import itertools
 import math
@@ -41,7 +41,7 @@ def words_of(sentence: str) -> list[str]:
 
 
 def in_place(words: list[str], index: int, *others: str) -> str:
-    """Return a sentence with other words in place of one."""
+    """Return a sentence in which other words replace one."""
     return " ".join([*words[:index], *others, *words[index + 1 :]]) + "."
 
 
@@ -101,7 +101,7 @@ def test_the_sentences_are_short_and_of_few_words_and_letters():
 
 
 def test_hardly_any_sentence_comes_twice():
-    """150,000 characters are about 4,000 sentences: a model that knows them by heart knows few of the next ones."""
+    """150,000 characters are about 4,000 sentences: a model that has memorised them knows few of the next ones."""
     known = drawn(4000)
     assert len(set(known)) / len(known) > 0.85
     fresh = drawn(1000, seed=1)
@@ -221,7 +221,7 @@ def test_thousands_of_sentences_are_recognised_in_a_second():
     assert time.process_time() - began < 1
 
 
-# The share in a text
+# The fraction in a text
 
 
 def test_the_share_is_of_the_sentences_that_are_complete():

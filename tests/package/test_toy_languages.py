@@ -1,6 +1,6 @@
 """The two toy languages: hand-made translations of every rule, the alignment, and what is not in the language.
 
-Neither how likely what is nor how many words there are matters here.
+Probabilities and the number of words do not matter here.
 """
 
 import itertools
@@ -31,7 +31,7 @@ def drawn(count: int, seed: int = 0) -> list[str]:
 
 
 def stems() -> dict[str, str]:
-    """Return what the translation of each English word begins with."""
+    """Return the beginning of each English word's translation."""
     found = {".": "."} | {name: name for name in NAMES} | CONJUNCTIONS | ADJECTIVES
     for words in DETERMINERS:
         found |= words
@@ -60,7 +60,7 @@ def stems() -> dict[str, str]:
         ("every old king waits .", "lora dula omna estia ."),
         ("every old goat waits .", "ruve dule omne estie ."),
         ("every old horse waits .", "selu dulu omnu estiu ."),
-        # In the plural too; what belongs to an object agrees with the object, the verb with its subject.
+        # In the plural too; the words of an object agree with the object, the verb with its subject.
         ("two black dogs run .", "kanuno moruno otuno koriuno ."),
         ("many owls hear these quiet mice .", "huvano multano tikenos sileno takeno soniano ."),
         ("this dog follows many happy sisters .", "kanu taku banunos galuno multuno toriu ."),
@@ -69,13 +69,13 @@ def stems() -> dict[str, str]:
         ("the cat sings because the dogs run .", "kanuno koriuno ko mila sinia ."),
         ("the cat sings because the dogs run and the goat waits .", "kanuno koriuno ko mila sinia ka ruve estie ."),
         ("the cat sings and the dogs run because the goat waits .", "mila sinia ka ruve estie ko kanuno koriuno ."),
-        # A name comes first in its phrase, then what it means: from then on, wherever it is said.
+        # A name comes first in its phrase, then its meaning, which applies wherever the name occurs later.
         ("the goat banel sings .", "banel ruve sinie ."),
         ("this old goat banel sings and banel waits .", "banel ruve dule take sinie ka banel ruve estie ."),
         ("the king banel sings and old banel waits .", "banel lora sinia ka banel lora dula estia ."),
         ("the dog banel sings because red banel waits .", "banel kanu rusu estiu ko banel kanu siniu ."),
         ("the cat likes the bird codin and codin runs .", "mila codin pires amia ka codin pire korie ."),
-        # A name is not changed where it is an object; what it means is.
+        # A name does not change as an object; its meaning does.
         (
             "the bird codin sings and two cats like young codin .",
             "codin pire sinie ka milano otano codin pires fene amiano .",
@@ -131,7 +131,7 @@ def test_another_noun_of_the_same_class_changes_its_own_word_alone_and_one_of_an
 
 
 def test_class_and_number_reach_as_far_as_a_name_does():
-    """The class of a name is said once, and counts in the last of four clauses."""
+    """The class of a name is given once, and applies in the last of four clauses."""
     middle = "and these birds wait and two dogs run"
     for noun, end in (("cat", "mila sinia"), ("goat", "ruve sinie"), ("child", "nenu siniu")):
         assert toy_translation(f"the {noun} banel waits {middle} and banel sings .").target.endswith(f"banel {end} .")
@@ -161,7 +161,7 @@ def test_the_words_of_a_language_are_distinct_and_single(words):
 
 
 def test_no_form_of_lorin_means_two_things():
-    """Names are the only words that both languages have, apart from the full stop."""
+    """Names are the only words that both languages share, apart from the full stop."""
     assert set(english_words()) & set(lorin_words()) == {".", *NAMES}
 
 

@@ -1,4 +1,4 @@
-"""Training: the plain loop, whatever is killed and resumed, and clear refusals.
+"""Training: the plain loop, killed and resumed runs, and clear refusals.
 
 Sizes: (b, h, n, dh) = (8, 2, 5, 4), one layer and 7 tokens. The text repeats itself, so that it can be learned.
 """
@@ -36,7 +36,7 @@ KILLED = Recipe(9, batch_size=2, optimizer="muon", warmup=2, schedule="plateau")
 
 
 def corpus_of(name: str = "rounds", letters: str = "abcdefg", rounds: int = 30) -> Corpus:
-    """Return a text that goes round and round, now and then with a letter left out."""
+    """Return a text that repeats itself, now and then with a letter left out."""
     tokenizer = CharTokenizer(letters)
     text = "".join(letters[: -1 if number % 3 == 0 else None] for number in range(rounds))
     tokens = torch.tensor(tokenizer.encode(text))
@@ -89,7 +89,7 @@ def processes():
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory) -> tuple[History, Path]:
-    """Return what happened in a run that nobody killed, and its folder."""
+    """Return the history of a run that was not killed, and its folder."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     return trained(KILLED, folder=folder, save_every=1, evaluate_every=2, dropout=0.3), folder
 

@@ -1,4 +1,4 @@
-"""Scores beside those of TransformerLens, on the same weights, for the three kinds of heads that it knows.
+"""Scores compared with those of TransformerLens, on the same weights, for the three kinds of heads that it knows.
 
 Its file of detectors is taken out of its package, functions and all, without the thirty packages that the rest needs.
 """
@@ -36,7 +36,7 @@ def lens() -> SimpleNamespace:
     found: dict[str, object] = {"torch": torch, "np": np}
     for member in (TENSORS, DETECTORS):
         body = [each for each in ast.parse(package.read(member)).body if getattr(each, "name", None) in wanted]
-        for function in body:  # hints name types of the rest of the package
+        for function in body:  # annotations name types of the rest of the package
             for argument in (*function.args.args, *function.args.kwonlyargs):
                 argument.annotation = None
         exec(compile(ast.Module(body, []), member, "exec"), found)
@@ -75,7 +75,7 @@ def test_scores_are_those_of_transformer_lens_over_the_queries_that_have_a_key(l
 
 
 def test_after_a_doubled_letter_transformer_lens_counts_the_query_itself(lens):
-    """The one difference, on purpose: reading oneself is no induction."""
+    """The one difference, on purpose: attending to oneself is not induction."""
     tokens = torch.tensor([[5, 5, 7]])
     theirs = lens.get_induction_head_detection_pattern(tokens).bool()
     ours = PATTERNS["induction"](tokens, Alphabet.of(TOKENIZER))[0]

@@ -394,7 +394,7 @@ def test_a_sentence_longer_than_max_len_is_refused_before_training_and_one_that_
         tokenizers = {"source_tokenizer": corpus.target_tokenizer, "target_tokenizer": corpus.source_tokenizer}
         corpus = replace(corpus, **parts, **tokenizers)
     pairs = (*corpus.train, *corpus.validation)
-    longest = max(max(len(source), len(target) + 1) for source, target in pairs)  # START is read with the words
+    longest = max(max(len(source), len(target) + 1) for source, target in pairs)  # START is an input like the words
     words = f"max_len must be {longest}, the longest sentence, or more, got {longest - 1}."
     with pytest.raises(ValueError, match=re.escape(words)):
         train(model_of("transformer", corpus, max_len=longest - 1), corpus, Recipe(1), progress=False)
@@ -423,7 +423,7 @@ def stored(request, tmp_path) -> tuple[nn.Module, PairTokenizer, Path]:
 
 
 def rewrite(path: Path, **entries: str) -> None:
-    """Write the file anew with other entries in its header."""
+    """Write the file again with other entries in its header."""
     tensors = load_file(path)
     with safe_open(path, framework="pt") as file:
         header = file.metadata() | entries
@@ -529,7 +529,7 @@ def test_muon_is_refused_for_a_net_without_blocks(corpus):
 
 
 def test_every_pair_is_trained_on_sooner_or_later_and_the_longest_are_not_left_out(corpus):
-    """200 pairs make 4 batches of 48; which 8 are left over is drawn anew in each epoch."""
+    """200 pairs make 4 batches of 48; which 8 are left over is drawn again in each epoch."""
     task = Translation(model_of("transformer", corpus), corpus, 48, 0, 0.0)
     seen = Counter()
     for step in range(4 * 12):

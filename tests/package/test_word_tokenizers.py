@@ -1,4 +1,4 @@
-"""Words and byte pairs: what is encoded comes back, no text makes a control token, and training is always the same."""
+"""Words and byte pairs: decoding gives the text back, no text makes a control token, and training is deterministic."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_a_control_token_that_is_written_in_a_text_is_only_text(control):
         for text in (control, f" {control}", written[0]):
             assert min(tokenizer.encode(text)) > UNKNOWN
             assert tokenizer.decode(tokenizer.encode(text)).split() == text.split()
-    assert set(WORDS.encode(control)) == {UNKNOWN}  # its words are not known here, and it counts as none
+    assert set(WORDS.encode(control)) == {UNKNOWN}  # its words are unknown here, and it does not count as one
 
 
 # Words

@@ -28,7 +28,7 @@ STUDENTS = {
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    """A graded class, in which one written question of ada's has been marked."""
+    """A graded class, in which one of ada's written answers has been marked."""
     course = new_course(tmp_path_factory.mktemp("course"))
     for student, change in STUDENTS.items():
         notebook = solved_notebook(course)

@@ -1,4 +1,4 @@
-"""Grades for Canvas and Moodle: the files that these read, read back."""
+"""Grades for Canvas and Moodle: the files that these platforms import, read back."""
 
 import csv
 from datetime import datetime, timedelta
@@ -24,7 +24,7 @@ SCORES = {("first", "ada"): 9.25, ("first", "007"): 3, ("first", "eve"): 0, ("fi
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory) -> Path:
-    """A course with two assignments, of 10 and 20 points; ada handed in the first one a day late."""
+    """A course with two assignments, of 10 and 20 points; ada submitted the first one a day late."""
     course = tmp_path_factory.mktemp("course")
     with Gradebook(f"sqlite:///{course / 'gradebook.db'}", "transformers") as book:
         for name, most in (("first", 10), ("second", 20)):

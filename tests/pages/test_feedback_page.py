@@ -1,4 +1,4 @@
-"""The pages of `nbgrader generate_feedback`, and the Formgrader, in a browser: what they show and never do."""
+"""The pages of `nbgrader generate_feedback`, and the Formgrader, in a browser: what they show, and never do."""
 
 import os
 import re
@@ -43,7 +43,7 @@ TOO_WIDE = """() => [...document.querySelectorAll('pre, img, table, .scrolls')]
 
 
 def attack(notebook):
-    """Put HTML that would run wherever a student can write, and a text that would end a script or an element."""
+    """Wherever a student can write, put HTML that would run, and a text that would end a script or an element."""
     edited("attention-scores", " / math.sqrt(dh)", f"  # {ATTACK}")(notebook)
     edited("q1-answer", "Each entry", f"{ATTACK} Each entry")(notebook)
     data = {
@@ -94,7 +94,7 @@ PAGES = [*STUDENTS, "blank", "broken"]
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory) -> Path:
-    """A graded class in which a person has marked something, with feedback and a report."""
+    """A graded class in which the instructor has marked something, with feedback and a report."""
     course = new_course(tmp_path_factory.mktemp("course"))
     for student, change in STUDENTS.items():
         notebook = solved_notebook(course)
@@ -126,7 +126,7 @@ def course(tmp_path_factory) -> Path:
 
 @dataclass
 class Opened:
-    """A page in the browser: what it has asked for, and what dialogs and errors it has shown."""
+    """A page in the browser: the addresses that it has requested, and the dialogs and errors that it has shown."""
 
     page: Page
     asked_for: list[str]
@@ -151,7 +151,7 @@ def path_of(course: Path, student: str) -> Path:
 
 @pytest.fixture(scope="module", params=[*PAGES, "report"])
 def phone(request, course, chromium) -> Opened:
-    """A page on a phone: that of a student, or the report of the class."""
+    """A page on a phone: a student's, or the report of the class."""
     path = course / "report.html" if request.param == "report" else path_of(course, request.param)
     found = opened(chromium, path, viewport=PHONE)
     yield found
@@ -249,7 +249,7 @@ def test_a_file_that_is_no_notebook_says_so_and_a_blank_one_what_to_do(course):
     assert "the cell is as it was released" in feedback(course, "blank", ASSIGNMENT)
 
 
-# The Formgrader, where a person marks.
+# The Formgrader, where the instructor marks.
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +290,7 @@ def test_the_formgrader_shows_scores_messages_and_rubrics(chromium, course, form
     page = context.new_page()
     errors = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    # nbgrader's template fetches MathJax from the web, where there is one; without it, formulas stay as they are typed.
+    # nbgrader's template fetches MathJax from the web if it can; without it, formulas stay as they are typed.
     page.route(lambda url: not url.startswith("http://127.0.0.1"), lambda route: route.abort())
     page.goto(f"{formgrader}/manage_submissions/{ASSIGNMENT}")
     row = page.locator("tr", has_text="unscaled")
@@ -313,7 +313,7 @@ def test_the_formgrader_shows_scores_messages_and_rubrics(chromium, course, form
 def test_the_formgrader_shows_pictures_and_runs_nothing_of_a_student(chromium, course, formgrader):
     with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as book:
         ids = {student: book.find_submission_notebook(ASSIGNMENT, ASSIGNMENT, student).id for student in PAGES}
-        # nbgrader's template shows names, which are the instructor's, as they stand in the gradebook.
+        # nbgrader's template shows names, which are the instructor's, as they are in the gradebook.
         book.update_or_create_student("hostile", first_name="Jo", last_name="Doe")
     context = chromium.new_context(viewport=DESK)
     page = context.new_page()

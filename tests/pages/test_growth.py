@@ -1,4 +1,4 @@
-"""Readers of what students write take time in proportion to its size: no small file holds a process for hours."""
+"""The time to read what students write grows in proportion to its size: no small file blocks a process for hours."""
 
 import functools
 import json
@@ -15,13 +15,13 @@ from grading.results import feedback_page, pages, sanitise
 
 RELEASED = nbformat.read(ROOT / "release" / "01_self_attention" / "01_self_attention.ipynb", as_version=4)
 
-# Four times the input may take so many times as long: 4 if all is well, 16 where it grows with the square.
+# Four times the input may take this many times as long: 4 if time is linear, 16 if it is quadratic.
 MOST = 9
-SHORTEST = 0.002  # seconds; below, a clock says little
+SHORTEST = 0.002  # seconds; a clock says little about less
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Return the best of three processor times, in which other people's load does not count."""
+    """Return the best of three processor times, in which the load of other processes does not count."""
     times = []
     for _ in range(3):
         start = time.process_time()
@@ -31,7 +31,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def assert_linear(prepare: Callable[[int], Callable[[], object]], n: int) -> None:
-    """Compare the times of what is prepared for the sizes n, 2n and 4n."""
+    """Compare the times of inputs that are prepared in the sizes n, 2n and 4n."""
     times = {size: seconds(prepare(size)) for size in (n, 2 * n, 4 * n)}
     print("  ".join(f"{size}: {1000 * value:.1f} ms" for size, value in times.items()))
     assert times[4 * n] < MOST * times[n]
@@ -175,7 +175,7 @@ def ordinary(show: Callable[[str], object], text: str) -> float:
     ],
 )
 def test_nothing_on_a_page_takes_much_longer_than_ordinary_text(show, usual, odd):
-    """Pygments and mistune take the square of some texts, which are short enough on a page."""
+    """Pygments and mistune take quadratic time for some texts, which are short enough on a page."""
     times = ordinary(show, usual), seconds(lambda: show(odd))
     print("ordinary: {:.0f} ms  odd: {:.0f} ms".format(*(1000 * value for value in times)))
     assert times[1] < 20 * times[0]

@@ -48,7 +48,7 @@ CELLS_NOT_RUN = """() => window.jupyterapp.shell.currentWidget.content.widgets
 ERRORS = """() => window.jupyterapp.shell.currentWidget.content.widgets
     .flatMap(cell => cell.model.outputs?.toJSON() ?? []).filter(output => output.output_type === 'error')
     .map(output => [output.ename, output.evalue])"""
-# What MathJax cannot read it sets as an error, or in red, or it leaves the dollars standing.
+# If MathJax cannot read a formula, it shows an error, or red text, or leaves the dollars.
 BAD_FORMULAS = """() => {
     const bad = document.querySelectorAll('.jp-Notebook merror, .jp-Notebook mtext[mathcolor="red"]');
     const dollars = [...document.querySelectorAll('.jp-MarkdownOutput :is(p, li, td, th, h1, h2, h3)')].filter(part =>
@@ -74,7 +74,7 @@ class Lesson:
 
     saved: nbformat.NotebookNode
     page: Page
-    asked_for: list[str]  # every address that the page has asked for
+    asked_for: list[str]  # every address that the page has requested
 
     def outputs(self) -> list[nbformat.NotebookNode]:
         """Return the saved outputs of all cells."""
@@ -104,7 +104,7 @@ def lab(tmp_path_factory) -> Lab:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
         nbformat.write(notebook, path)
-    # Otherwise JupyterLab leaves out of the page the cells that are out of sight.
+    # Otherwise JupyterLab leaves cells that are out of sight out of the page.
     settings = folder / "settings" / "@jupyterlab" / "notebook-extension" / "tracker.jupyterlab-settings"
     settings.parent.mkdir(parents=True)
     settings.write_text('{"windowingMode": "none"}')
@@ -116,7 +116,7 @@ def lab(tmp_path_factory) -> Lab:
         f"--LabApp.user_settings_dir={folder / 'settings'}",
         f"--LabApp.workspaces_dir={folder / 'workspaces'}",
     ]
-    # Neither the make that runs these tests nor the settings of whoever runs them reach the server.
+    # Neither the make that runs these tests nor the user's settings reach the server.
     environment = {name: value for name, value in os.environ.items() if "MAKE" not in name and name != "MFLAGS"}
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         environment[name] = str(folder / name)
@@ -137,7 +137,7 @@ def lab(tmp_path_factory) -> Lab:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a port that is not in use."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
@@ -179,7 +179,7 @@ def lesson(request, chromium, lab) -> Lesson:
     if path.stem in RUN_HERE:
         page.evaluate(RUN_ALL_CELLS)
         page.wait_for_function(ALL_CELLS_ARE_DONE)
-    page.wait_for_function(KERNEL_IS_IDLE)  # a page that goes before its kernel has come leaves an error in the log
+    page.wait_for_function(KERNEL_IS_IDLE)  # a page that closes before its kernel starts leaves an error in the log
     if folder := os.environ.get("LAB_SCREENSHOTS"):
         page.set_viewport_size({"width": 1400, "height": min(page.evaluate(NOTEBOOK_HEIGHT) + 200, 16_000)})
         page.evaluate(SCROLL_UP)
@@ -226,7 +226,7 @@ def test_mathematics_is_typeset(lesson):
 
 
 def _without_code(markdown: str) -> str:
-    """Return a text without its ``` blocks and `spans`, where a dollar is a dollar."""
+    """Return a text without its ``` blocks and `spans`, in which a dollar does not begin a formula."""
     return re.sub(r"```.*?```|`[^`\n]*`", "", markdown, flags=re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""What a page shows of a notebook: no more than fits, in time, and never half of it."""
+"""What a page shows of a notebook: no more than fits, within a time limit, and never only half of it."""
 
 import re
 import shutil

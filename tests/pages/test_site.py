@@ -1,4 +1,4 @@
-"""The course site: `make site` builds it without a warning, and every page works in a browser, without any network."""
+"""The course site: `make site` builds it without a warning, and every page works in a browser, without a network."""
 
 import re
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ READ_CLOSELY = (
 
 IMAGES_THAT_FAIL = """() => [...document.images].filter(image => !image.naturalWidth || !image.alt.trim())
     .map(image => image.outerHTML.slice(0, 200))"""
-# The page, and what in it reaches over the edge, unless it can be scrolled by itself: the theme would cut it off.
+# The page, and elements that extend beyond its edge, unless they can be scrolled: the theme would cut them off.
 TOO_WIDE = """() => {
     const scrolls = element => ['auto', 'scroll'].includes(getComputedStyle(element).overflowX);
     const outside = element => {
@@ -40,14 +40,14 @@ TOO_WIDE = """() => {
     }).map(element => element.outerHTML.slice(0, 100));
     return document.documentElement.scrollWidth > innerWidth ? ['the page', ...found] : found;
 }"""
-# A command that the converter does not know stays in the formula with its backslash.
+# A LaTeX command that the converter does not know stays in the formula with its backslash.
 BAD_FORMULAS = """() => [
     ...[...document.querySelectorAll('merror')],
     ...[...document.querySelectorAll('math')].filter(formula => /[\\\\$]/.test(formula.textContent)),
     ...[...document.querySelectorAll('article :is(p, li, td, th, h1, h2, h3)')].filter(part =>
         [...part.childNodes].some(node => node.nodeType === Node.TEXT_NODE && node.data.includes('$'))),
 ].map(element => element.textContent)"""
-# Of the texts in sight, those with less contrast than WCAG asks of normal text (level AA).
+# The visible texts with less contrast than WCAG requires for normal text (level AA).
 HARD_TO_READ = """() => {
     const numbers = colour => colour.match(/[\\d.]+/g).map(Number);
     const light = colour => {
@@ -72,7 +72,7 @@ HARD_TO_READ = """() => {
 
 
 class Links(HTMLParser):
-    """Takes out of a page what it leads to, what it loads, and the names of its places."""
+    """Collects from a page its links, the files that it loads, and its anchors."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ def site(tmp_path_factory) -> Site:
 
 @dataclass
 class Visit:
-    """What was found when a page was opened on a phone."""
+    """The result of opening a page on a phone."""
 
     errors: list[str] = field(default_factory=list)
     asked_for: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The attention viewer: the weights as given, in a page that needs no other host; a picture where no script runs."""
+"""The attention viewer: the weights as given, in a page that needs no other host; a picture if no script runs."""
 
 import base64
 import inspect
@@ -45,7 +45,7 @@ SAVE = "() => window.jupyterapp.commands.execute('docmanager:save')"
 
 
 def planted(layers, heads, n):
-    """Return a recording in which head k, counted through all layers, gives 80 % to the character k before."""
+    """Return a recording in which head k, counted through all layers, gives 80 % to the character k positions back."""
     recording = {}
     for layer in range(layers):
         weights = torch.zeros(1, heads, n, n)
@@ -66,7 +66,7 @@ def random_recording(*sizes, layers=2, dtype=torch.float32):
 
 
 class Scripts(HTMLParser):
-    """Takes the scripts out of a page as a browser finds them."""
+    """Collects the scripts of a page as a browser finds them."""
 
     def __init__(self, page: str):
         super().__init__()
@@ -174,7 +174,7 @@ def test_what_are_no_weights_is_refused(recording, options, message):
 
 @pytest.fixture
 def opened(chromium) -> Callable[..., Page]:
-    """Return what opens a page of viewers and waits until they are there."""
+    """Return a function that opens a page of viewers and waits until they are shown."""
     pages = []
 
     def open_page(*bundles: dict[str, str], body: str = "", width: int = 1100) -> Page:
@@ -207,7 +207,7 @@ def large_map(place: Page | Locator, panel: int = 0) -> Locator:
 
 
 def pixels(canvas: Locator, *size: int) -> np.ndarray:
-    """Return what is painted as (i, j, 4), red, green, blue and alpha."""
+    """Return the painted pixels as (i, j, 4): red, green, blue and alpha."""
     return np.array(canvas.evaluate(PIXELS)).reshape(*size, 4)
 
 
@@ -309,7 +309,7 @@ def test_a_locked_and_another_character_tell_one_weight(page):
     characters(page, "key").nth(0).hover()
     assert state(page).inner_text() == "layer 0, head 2: query 'e' at 4 reads 't' at 0 with 20 % (locked)"
     selected = page.locator(".strip.key [aria-selected=true]").first
-    assert selected.get_attribute("aria-label") == "'e' at 4"  # what is locked stays
+    assert selected.get_attribute("aria-label") == "'e' at 4"  # a locked character stays selected
     characters(page, "query").nth(6).hover()
     assert state(page).inner_text() == "layer 0, head 2: query 'o' at 6 reads 'e' at 4 with 80 % (locked)"
     characters(page, "key").nth(5).hover()
@@ -475,7 +475,7 @@ def in_lab(page: Page, lab: Lab, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def notebook(chromium, lab, folder) -> Page:
-    """Return the page of the notebook, which keeps what it asks for in `page.asked_for`."""
+    """Return the page of the notebook, which keeps the addresses that it requests in `page.asked_for`."""
     page = chromium.new_page(viewport={"width": 1400, "height": 1000})
     page.set_default_timeout(1000 * SECONDS)
     page.asked_for = []
@@ -564,7 +564,7 @@ def test_in_jupyterlab_nothing_is_asked_from_elsewhere(live):
 
 def test_in_a_notebook_that_is_not_trusted_the_picture_stands(chromium, lab, folder, saved):
     notebook = nbformat.read(saved, as_version=4)
-    notebook.cells.append(nbformat.v4.new_markdown_cell("By somebody else."))  # so nobody has signed it
+    notebook.cells.append(nbformat.v4.new_markdown_cell("By somebody else."))  # so it is not signed
     nbformat.write(notebook, folder / "foreign.ipynb")
     page = chromium.new_page(viewport={"width": 1400, "height": 1000})
     in_lab(page, lab, "foreign.ipynb")

@@ -1,4 +1,4 @@
-"""`python -m grading run`: side by side, resumable, killed at any moment without harm."""
+"""`python -m grading run`: in parallel, resumable, killed at any moment without harm."""
 
 import csv
 import json
@@ -97,7 +97,7 @@ def test_what_is_graded_is_left_alone_and_what_changed_is_graded_again(graded, t
 
 
 def as_by_another_judge(course: Path) -> None:
-    """Let everybody's grades be those of a judge that has been changed since."""
+    """Make all grades look like those of a judge that has been changed since."""
     for file in course.glob(f"autograded/.done/{ASSIGNMENT}/*.json"):
         file.write_text(json.dumps(json.loads(file.read_text()) | {"grading": "of another time"}))
 
@@ -187,7 +187,7 @@ def test_a_change_touches_the_assignments_that_it_can_give_other_points(sources,
 
 
 def test_every_module_that_judges_an_assignment_is_in_its_digest():
-    """Python itself tells which modules of ours it has loaded for the judge and the records of an assignment."""
+    """Python itself says which of our modules it has loaded for the judge and the records of an assignment."""
     code = (
         "import sys; from grading.runs import one_submission\n"
         "from pathlib import Path; from importlib import import_module\n"
@@ -250,7 +250,7 @@ def test_submissions_without_the_notebook_are_left_to_a_person(tmp_path):
     (write_submission(course, "=1+1,x", nbformat.writes(solved_notebook(course)), DUE) / "data,1.csv").write_text("1,2")
     run = ClassRun(course, ASSIGNMENT, reduced=REDUCED)
     assert sorted(run.grade(run.to_do(), workers=2)) == ["=1+1,x", "a[b]*", "bad-time", "n" * 250, "renamed"]
-    assert list(run.left) == ["n" * 250]  # too long for the files that tell what is done
+    assert list(run.left) == ["n" * 250]  # too long for the files that record what is done
     assert "must be text that can be printed, of at most 200 bytes" in run.left["n" * 250]
     rows = {row.student: row for row in run.rows()}
     assert "There is no 01_self_attention.ipynb, but my homework.ipynb, timestamp.txt" in rows["renamed"].notes
@@ -302,7 +302,7 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_gradebook(kills, stud
     luck = random.Random()
     for number in range(kills):
         process = start(killed)
-        # Every other moment falls while it grades, the others while it starts.
+        # Every other moment is while it grades, the others while it starts.
         if number % 2:
             count = len(done(killed))
             wait_for(lambda before=count: len(done(killed)) > before, process)

@@ -1,4 +1,4 @@
-"""Grading on a cluster of real processes: the same grades as here, whatever becomes of a worker."""
+"""Grading on a cluster of real processes: the same grades as here, whatever happens to a worker."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ KILLER = "student-00"
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory):
-    """Two workers, each with a nanny that starts it again."""
+    """Two workers, each with a nanny that restarts it."""
     made = LocalCluster(tmp_path_factory.mktemp("cluster")).add_workers(2, "--nthreads", "1")
     yield made
     made.stop()

@@ -26,7 +26,7 @@ STUDENTS = 4
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
-    """A class that was graded while nothing happened."""
+    """A class that was graded without any fault."""
     course = small_class(tmp_path_factory.mktemp("calm") / "course", STUDENTS)
     python(course, *RUN)
     return course
@@ -40,7 +40,7 @@ def graded(calm, tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A folder on a disk of 300 KB of its own."""
+    """A folder on a separate disk of 300 KB."""
     if os.getuid() != 0:
         pytest.skip("only root can mount a small disk: run the tests as root to try full disks.")
     folder = tmp_path / "small"
@@ -69,7 +69,7 @@ def run(course: Path, *options: str, **environment: str) -> tuple[int, str]:
 
 
 def finishes_like(course: Path, calm: Path) -> None:
-    """Check that the same command does the rest, and that the gradebook is that of a calm run."""
+    """Check that the same command does the rest, and that the gradebook is that of an undisturbed run."""
     status, _ = run(course)
     assert status == 0
     assert gradebook(course) == gradebook(calm)
@@ -193,7 +193,7 @@ def test_a_submission_that_fails_now_keeps_the_grade_that_it_had(graded, calm, m
 
 
 def hold(job):
-    """Judge a submission, or hold the judge where Python looks at no clock."""
+    """Judge a submission, or block the judge where Python checks no clock."""
     if job.student == "student-00":
         re.fullmatch("(a|aa)+", "a" * 100 + "b")
     return Judged(notes=["judged"], failed=True)

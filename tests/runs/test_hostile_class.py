@@ -1,4 +1,4 @@
-"""A class of 32, of which half hand in what is meant to stop a run: the others get what they deserve, in time."""
+"""A class of 32, half of which submit files meant to stop a run: the others get what they deserve, in time."""
 
 import json
 import os
@@ -102,7 +102,7 @@ def _append(notebook: nbformat.NotebookNode, name: str, text: str) -> None:
 
 
 def _made_up_shape(notebook: nbformat.NotebookNode) -> None:
-    """Tell of a weight that takes no byte to send, and gigabytes to multiply by."""
+    """Report a weight that takes no byte to send, and gigabytes to multiply by."""
     hollow = "nn.Parameter(torch.empty(3 * 10**8, 0))"
     body = f"def create_kqv_parameters(input_size, hidden):\n    layer = nn.Linear(1, 1); layer.weight = {hollow}\n"
     _append(notebook, "kqv", f"{body}    return layer")

@@ -1,4 +1,4 @@
-"""Assignment 02 as a class hands it in: points for parts, off for form, and what the feedback says."""
+"""Assignment 02 as a class submits it: points for parts, points off for form, and what the feedback says."""
 
 import re
 
@@ -82,7 +82,7 @@ def course(tmp_path_factory):
 @pytest.mark.parametrize("student", STUDENTS)
 def test_every_part_gets_what_it_deserves(course, student):
     grades = {name: auto for name, (auto, _, _) in gradebook(course, TOPIC)[student]["grades"].items()}
-    questions = dict.fromkeys(("q3-answer", "q4-answer", "q5-answer"))  # they wait for a person
+    questions = dict.fromkeys(("q3-answer", "q4-answer", "q5-answer"))  # they wait for manual grading
     assert grades == FULL | questions | STUDENTS[student][1]
 
 

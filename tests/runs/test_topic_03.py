@@ -1,4 +1,4 @@
-"""Assignment 03 as a class hands it in: answers that read padding, and reports of experiments that were not made."""
+"""Assignment 03 as a class submits it: answers that attend to padding, and reports of experiments never made."""
 
 import pytest
 from sample_class import changed, feedback, gradebook, graded_course, points_of_checks
@@ -55,7 +55,7 @@ def course(tmp_path_factory):
 @pytest.mark.parametrize("student", STUDENTS)
 def test_every_part_gets_what_it_deserves(course, student):
     grades = {name: auto for name, (auto, _, _) in gradebook(course, TOPIC)[student]["grades"].items()}
-    questions = dict.fromkeys(("q1-answer", "q2-answer", "q3-answer"))  # they wait for a person
+    questions = dict.fromkeys(("q1-answer", "q2-answer", "q3-answer"))  # they wait for manual grading
     assert grades == FULL | questions | STUDENTS[student][1]
 
 

@@ -1,4 +1,4 @@
-"""Assignment 04 as a class hands it in: notebooks, and beside them the files of trained models."""
+"""Assignment 04 as a class submits it: notebooks, and beside them the files of trained models."""
 
 import shutil
 from pathlib import Path
@@ -15,7 +15,7 @@ from transformer_lm.training.presets import preset
 
 TOPIC = "04_language_model"
 FULL = points_of_checks(TOPIC)
-FULL.pop("training-run-check")  # files are handed in for it, see below
+FULL.pop("training-run-check")  # files are submitted for it, see below
 
 
 # What each student changes in the solved notebook, and the points that differ from a full score.

@@ -1,4 +1,4 @@
-"""Assignment 05 as a class hands it in: detectors tried on heads that nobody has seen, claims measured again."""
+"""Assignment 05 as a class submits it: detectors tried on unseen heads, claims measured again."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ STUDENTS = {
         {
             "attention-maps-check": 0,
             "position-null-check": 0,
-            "find-heads-check": 0,  # built on the null
+            "find-heads-check": 0,  # built on the null model
             "find-heads-unseen": 0,
         },
     ),

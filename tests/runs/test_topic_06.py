@@ -1,4 +1,4 @@
-"""Assignment 06 as a class hands it in: the parts of a translator, each mistake charged to the exercise it is about."""
+"""Assignment 06 as a class submits it: the parts of a translator, each mistake charged to the exercise it is about."""
 
 from pathlib import Path
 

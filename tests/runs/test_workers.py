@@ -1,4 +1,4 @@
-"""Judging side by side: few tasks wait, each worker has an answer process of its own, none outlives the run."""
+"""Judging in parallel: few tasks wait, each worker has its own answer process, and none outlives the run."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ def _same(number: int) -> int:
 
 
 def test_few_tasks_are_taken_at_a_time():
-    """A class may be large; what waits must not be."""
+    """A class may be large; the queue must not be."""
     taken = count()
     tasks = (next(taken) for _ in range(1000))
     results = side_by_side(_same, tasks, workers=2)
