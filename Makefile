@@ -56,6 +56,7 @@ data: .venv/ready  ## fetch the texts that lessons and tests read, unless they a
 lint: .venv/ready  ## find mistakes and unformatted code
 	@$(RUN) ruff check
 	@$(RUN) ruff format --check
+	@$(RUN) mypy
 
 format: .venv/ready  ## format the code and fix what lint can fix
 	@$(RUN) ruff check --fix
@@ -124,7 +125,7 @@ lock:  ## write requirements.lock again, from the ranges in pyproject.toml
 	sed -E -e '/^(pip|setuptools|wheel|triton|nvidia-.*|cuda-.*)==/d' -e 's/\+.*//' "$$scratch/pins" > requirements.lock
 
 clean:  ## delete .venv and what the tools wrote
-	rm -rf .venv build *.egg-info .hypothesis .pytest_cache .ruff_cache
+	rm -rf .venv build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # The set-up: first the pins, then the course itself. A stamp is written last, so a set-up that was cut short is repeated.

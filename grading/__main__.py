@@ -50,7 +50,7 @@ def _add_reduced(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(REDUCED, action="store_true", help="go on where students' code can't be isolated fully")
 
 
-def _add_workers(parser: argparse.ArgumentParser) -> None:
+def _add_workers(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--workers", type=_positive, metavar="N", help="processes side by side; one a core without")
 
 

@@ -4,6 +4,7 @@ python -m transformer_lm data|train|sample|heads|check
 """
 
 import argparse
+import io
 import os
 import shlex
 import sys
@@ -28,7 +29,7 @@ from transformer_lm.texts.corpora import LOADERS, load_corpus
 from transformer_lm.texts.tokenizers import Tokenizer
 from transformer_lm.training.callbacks import PrintedReport, TensorBoard, validation_prompt
 from transformer_lm.training.checkpoints import has_checkpoints, load_checkpoint, load_model, newest_checkpoint
-from transformer_lm.training.loop import OPTIMIZERS, SCHEDULES, Recipe, train
+from transformer_lm.training.loop import OPTIMIZERS, SCHEDULES, Recipe, Report, train
 from transformer_lm.training.presets import PRESETS, preset
 
 # The settings of a preset that `train` can change, each with a type or its choices and a line of help.
@@ -193,7 +194,7 @@ def _train(options: argparse.Namespace, device: torch.device, rank: int) -> None
         config = chosen.make_config(corpus.tokenizer.vocab_size, **_given(options, *MODEL, "residual"))
     torch.manual_seed(recipe.seed)
     model = TransformerLM(config).to(device)
-    reports = [] if options.quiet else [PrintedReport(corpus, options.loss_every, options.sample_every)]
+    reports: list[Report] = [] if options.quiet else [PrintedReport(corpus, options.loss_every, options.sample_every)]
     if options.tensorboard and rank == 0:
         reports.append(TensorBoard(folder / "tensorboard"))
     if rank == 0:
@@ -294,6 +295,7 @@ def run_check(options: argparse.Namespace) -> int:
     if os.environ.get(CHECKING):  # called from a cell of the notebook that is being checked
         return 0
     report = report_of(options.notebook)
+    assert isinstance(sys.stdout, io.TextIOWrapper)
     sys.stdout.reconfigure(encoding="utf-8")  # otherwise Windows cannot write ✓ to a file or pipe
     print(as_json(report) if options.json else f"{report}\n\n{progress()}")
     return 0 if report.is_complete else 1
@@ -304,6 +306,7 @@ def _language_model(path: Path) -> tuple[TransformerLM, Tokenizer]:
     model, tokenizer = load_model(path)
     if not isinstance(model, TransformerLM):
         raise ValueError(f"model must be a language model, got {type(model).__name__} in {path}.")
+    assert isinstance(tokenizer, Tokenizer)
     return model, tokenizer
 
 

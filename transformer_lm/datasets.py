@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from transformer_lm.files import read_member
 from transformer_lm.texts.corpora import load_toy, load_wp
 from transformer_lm.texts.downloads import IMDB_HOME, IMDB_PACKAGE, fetched, is_here
 
@@ -207,7 +208,7 @@ def _reviews(archive: Path) -> list[tuple[str, int, str]]:
 def _home_reviews(files: tarfile.TarFile) -> list[tuple[str, int, str]]:
     labels = {"pos": POSITIVE, "neg": NEGATIVE}
     return [
-        (match[1], labels[match[2]], files.extractfile(member).read().decode("utf-8"))
+        (match[1], labels[match[2]], read_member(files, member).decode("utf-8"))
         for member in files
         if (match := HOME_MEMBER.fullmatch(member.name))
     ]
@@ -215,7 +216,7 @@ def _home_reviews(files: tarfile.TarFile) -> list[tuple[str, int, str]]:
 
 def _package_reviews(files: tarfile.TarFile) -> list[tuple[str, int, str]]:
     """Return the reviews of a JSON list of `{"t": text, "s": 1 if positive else 0}`: four blocks of the same size."""
-    rows = json.load(files.extractfile(PACKAGE_MEMBER))
+    rows = json.loads(read_member(files, PACKAGE_MEMBER))
     if not isinstance(rows, list):
         raise ValueError(f"{PACKAGE_MEMBER} must be a list of reviews, got {str(rows)[:80]}.")
     reviews = []

@@ -1,6 +1,7 @@
 """Writing files so that they are never left half written."""
 
 import os
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,3 +42,10 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def read_member(archive: tarfile.TarFile, member: str | tarfile.TarInfo) -> bytes:
+    """Return what is in a file of an archive."""
+    file = archive.extractfile(member)
+    assert file is not None
+    return file.read()

@@ -340,7 +340,8 @@ def _outcomes(sources: list[str], folder: Path) -> list[Problem | None]:
         resources={"metadata": {"path": str(folder)}},
         config=Config({"KernelManager": {"transport_encryption": "auto"}}),  # else each kernel warns about listeners
     )
-    problems, dead = [], False
+    problems: list[Problem | None] = []
+    dead = False
     with client.setup_kernel(env=os.environ | {CHECKING: "1"}):
         for number, cell in enumerate(tqdm(notebook.cells, unit="cell", leave=False, disable=None)):
             if dead:

@@ -6,6 +6,7 @@ Axes: b batch, n positions, v vocabulary.
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +44,7 @@ def compute_loss(logits: Tensor, labels: Tensor, pad: int | None = None) -> Tens
         returns  ()
     """
     match_axes(logits=(logits, "b n v"), labels=(labels, "b n"))
-    ignored = {} if pad is None else {"ignore_index": pad}
+    ignored: dict[str, Any] = {} if pad is None else {"ignore_index": pad}
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), **ignored)
 
 

@@ -19,6 +19,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -101,7 +102,7 @@ device = best_device()
 BROKEN = (Exception, SystemExit)  # any error that an answer may raise; an interrupt comes from the student
 
 
-def save(assignment: str, namespace: dict[str, object]) -> None:
+def save(assignment: str, namespace: dict[str, Any]) -> None:
     """Write the answers in a notebook's `globals()` that pass their checks to a file, and report which these are.
 
     An answer is saved only if it also passes when loaded from the new file. One that does not pass never replaces one
@@ -186,7 +187,7 @@ def _check(answer: Answer, value: object) -> None:
             check(value)
 
 
-def _problem(answer: Answer, namespace: dict[str, object]) -> str | None:
+def _problem(answer: Answer, namespace: dict[str, Any]) -> str | None:
     """Return why the notebook's answer cannot be saved, or None if it can."""
     if answer.name not in namespace:
         return "it is not defined: run its cell first"
@@ -269,7 +270,7 @@ def _file_text(assignment: str, cells: dict[str, str], wanted: set[str]) -> str:
     earlier = [answer.name for topic in topics for answer in ANSWERS[topic]]
     loads = {name: f'{name} = mine.load("{name}")' for name in earlier}
     given = {*_statements(SETUP), *loads.values()}  # an earlier file has them too
-    statements = {}  # a dictionary, so that each occurs only once
+    statements: dict[str, None] = {}  # a dictionary, so that each occurs only once
     for cell in dict.fromkeys(cells.values()):
         others = {answer.name for answer in ANSWERS[assignment] if cells.get(answer.name) != cell}
         statements |= {each: None for each in _statements(cell) if each not in given and not others & _defined([each])}
@@ -291,13 +292,14 @@ def _statements(text: str) -> list[str]:
             while start > end and (not lines[start - 1].strip() or lines[start - 1].startswith("#")):
                 start -= 1
             starts.append(start)
+        assert node.end_lineno is not None
         end = node.end_lineno
     return ["\n".join(lines[start:stop]).strip("\n") for start, stop in itertools.pairwise([*starts, len(lines)])]
 
 
 def _needed(statements: list[str], wanted: set[str]) -> list[str]:
     """Return the statements that define the wanted names, and those that these depend on, and so on."""
-    needed = set()
+    needed: set[str] = set()
     while more := {statement for statement in statements if _defined([statement]) & wanted} - needed:
         needed |= more
         wanted = wanted | _used(more)

@@ -115,7 +115,8 @@ class MultiHeadSelfAttention(nn.Module):
         if not return_attention:
             # The kernel has a causal option, which is faster than an explicit mask.
             known = visible is None
-            mask = None if known else self._mask(x, visible)[:, None]  # (b, 1, i, j)
+            mask = None if known else self._mask(x, visible)
+            mask = None if mask is None else mask[:, None]  # (b, 1, i, j)
             dropout = self.dropout.p if self.training else 0.0
             heads = F.scaled_dot_product_attention(
                 queries, keys, values, mask, dropout, is_causal=self.causal and known

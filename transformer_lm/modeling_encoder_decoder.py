@@ -103,6 +103,8 @@ class CrossDecoderBlock(nn.Module):
         It works for the attention of this package, in eval mode.
         """
         attention, normed = self.attention, self.attention_norm(x)
+        assert isinstance(attention, MultiHeadSelfAttention)
+        assert isinstance(self.cross_attention, MultiHeadCrossAttention)
         layer.extend(*(split_heads(linear(normed), attention.num_heads) for linear in (attention.k, attention.v)))
         queries = split_heads(attention.q(normed), attention.num_heads)  # (b, h, 1, dh)
         heads = F.scaled_dot_product_attention(queries, layer.keys, layer.values)
@@ -146,6 +148,8 @@ class TransformerEncoderDecoder(nn.Module):
     computes the same as `torch.nn.Transformer` with `norm_first=True` and the same weights.
     """
 
+    positions: Tensor
+
     def __init__(self, config: EncoderDecoderConfig) -> None:
         super().__init__()
         self.config = config
@@ -186,6 +190,7 @@ class TransformerEncoderDecoder(nn.Module):
             nn.init.normal_(table.weight, std=self.config.hidden**-0.5)  # multiplied by sqrt(hidden) when it is used
         readers = [block.attention for block in self.encoder_blocks]
         for attention in (*readers, *(block.cross_attention for block in self.decoder_blocks)):
+            assert isinstance(attention, MultiHeadSelfAttention | MultiHeadCrossAttention)
             attention.q.weight.mul_(2)
             attention.k.weight.copy_(attention.q.weight)
 
@@ -244,10 +249,10 @@ class TransformerEncoderDecoder(nn.Module):
         """Return the state of a decoder that has read the source, (b, m), and written nothing yet."""
         memory, heads = self.encode(source), self.config.num_heads
         nothing = memory.new_empty(len(source), heads, 0, self.config.hidden // heads)
-        layers = [
-            LayerMemory(*block.cross_attention.keys_and_values(memory), nothing, nothing)
-            for block in self.decoder_blocks
-        ]
+        layers = []
+        for block in self.decoder_blocks:
+            assert isinstance(block.cross_attention, MultiHeadCrossAttention)
+            layers.append(LayerMemory(*block.cross_attention.keys_and_values(memory), nothing, nothing))
         return DecoderState((source != PAD)[:, None, None], layers)
 
     def next_scores(self, tokens: Tensor, state: DecoderState) -> Tensor:
@@ -261,6 +266,7 @@ class TransformerEncoderDecoder(nn.Module):
             raise ShapeError(f"target must have at most max_len={state.length} tokens, got {state.length + 1}.")
         x = self._embedded(tokens[:, None], self.target_embed, "target", state.length)
         for block, layer in zip(self.decoder_blocks, state.layers, strict=True):
+            assert isinstance(block, CrossDecoderBlock)
             x = block.read_one(x, layer, state.source_mask)
         state.length += 1
         return self.unembed(self.decoder_norm(x[:, 0]))

@@ -5,6 +5,7 @@ Axes: b batch, h heads, n positions, i of the query, j of the key, v vocabulary,
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -83,6 +84,8 @@ class LMConfig:
 class Embed(nn.Module):
     """The vector of each token, plus a learned or sinusoidal vector of its position, or none."""
 
+    waves: Tensor | None
+
     def __init__(self, vocab_size: int, hidden: int, max_len: int, positions: str = "learned") -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, hidden)
@@ -120,7 +123,7 @@ class MLP(nn.Module):
         wide = self.up(x)  # (b, n, mlp_hidden)
         if self.kind == "gelu":
             bent = F.gelu(wide, approximate="tanh")
-        elif self.kind == "swiglu":  # Shazeer, GLU Variants Improve Transformer, 2020, arXiv:2002.05202
+        elif self.gate is not None:  # Shazeer, GLU Variants Improve Transformer, 2020, arXiv:2002.05202
             bent = F.silu(self.gate(x)) * wide
         else:  # squared: So et al., Primer, 2021, arXiv:2109.08668
             bent = wide.relu() if self.kind == "relu" else wide.relu().square()
@@ -160,6 +163,9 @@ class LMAttention(CausalSelfAttention):
     Rotary position embedding: Su et al., RoFormer, 2021, arXiv:2104.09864. Relative positions, a learned bias for each
     head and distance that is added to the score: Raffel et al., T5, 2020, arXiv:1910.10683, here without buckets.
     """
+
+    cos: Tensor | None
+    sin: Tensor | None
 
     def __init__(self, config: LMConfig, layer: int) -> None:
         super().__init__(config.hidden, config.num_heads, config.max_len, config.dropout)
@@ -212,7 +218,7 @@ class LMAttention(CausalSelfAttention):
         """Return queries and keys, (2, b, h, n, dh), normalised and rotated by their positions from `start` on."""
         if self.query_key_norm:
             both = F.layer_norm(both, both.shape[-1:])
-        if self.cos is None:
+        if self.cos is None or self.sin is None:
             return both
         end = start + both.shape[-2]
         return turned(both, self.cos[start:end], self.sin[start:end])
@@ -244,6 +250,7 @@ class LMAttention(CausalSelfAttention):
 
     def _bias(self, start: int, end: int) -> Tensor:
         """Return the bias that each head adds to the score of a key at each distance, (h, i, j)."""
+        assert self.distances is not None
         places = torch.arange(end, device=self.distances.device)
         distance = (places[start:, None] - places).clamp(min=0)  # (i, j); the future is masked
         return self.distances[:, distance]
@@ -253,13 +260,15 @@ class LMAttention(CausalSelfAttention):
 class LMBlock(TransformerDecoderBlock):
     """A decoder block with the norms of a config, before or after its sublayers, and with a cache."""
 
+    attention: LMAttention
+
     def __init__(self, config: LMConfig, layer: int) -> None:
         super().__init__(config.hidden, LMAttention(config, layer), MLP(config))
         self.attention_norm, self.mlp_norm = make_norm(config), make_norm(config)
         self.norm_first, self.residual = config.norm_first, config.residual
         self.dropout = make_dropout(config)  # of the attention output; the MLP has its own dropout
 
-    def forward(
+    def forward(  # type: ignore[override]  # it can also remember, and tell its weights
         self, x: Tensor, cache: Cache | None = None, return_attention: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Return the new vector of every position, and the weights if return_attention.
@@ -268,10 +277,10 @@ class LMBlock(TransformerDecoderBlock):
             x        (b, n, hidden)
             returns  (b, n, hidden), and (b, h, i, j) the weights
         """
-        read = self.attention(self.attention_norm(x) if self.norm_first else x, return_attention, cache=cache)
-        read, weights = read if return_attention else (read, None)
+        found = self.attention(self.attention_norm(x) if self.norm_first else x, return_attention, cache=cache)
+        read, weights = found if return_attention else (found, None)
         x = self._thought(self._added(x, self.dropout(read)))
-        return (x, weights) if return_attention else x
+        return x if weights is None else (x, weights)
 
     def read_one(self, x: Tensor, cache: Cache) -> Tensor:
         """Return the new vector of one new position of each sequence, (b, hidden) like x."""
@@ -294,7 +303,7 @@ def make_dropout(config: LMConfig) -> nn.Module:
     return nn.Dropout(config.dropout) if config.dropout else nn.Identity()
 
 
-def make_norm(config: LMConfig) -> nn.Module:
+def make_norm(config: LMConfig) -> nn.LayerNorm | nn.RMSNorm:
     """Return a norm of the config's kind and width."""
     if config.norm == "rms":  # Zhang and Sennrich, 2019, arXiv:1910.07467
         return nn.RMSNorm(config.hidden, eps=1e-5)
@@ -378,6 +387,7 @@ class TransformerLM(nn.Module):
         """
         x = self._embedded(tokens, cache)[:, 0]  # (b, hidden)
         for block in self.blocks:
+            assert isinstance(block, LMBlock)
             x = block.read_one(x, cache)
         cache.length += 1
         return self.unembed(self.final_norm(x))
@@ -404,7 +414,7 @@ class TransformerLM(nn.Module):
         return self.better_sample_continuation(tokens, num_tokens)
 
     def better_sample_continuation(
-        self, tokens: list[int], num_tokens: int, temperature: float = 1.0, top_k: int | None = None, **options: object
+        self, tokens: list[int], num_tokens: int, temperature: float = 1.0, top_k: int | None = None, **options: Any
     ) -> list[int]:
         """Sample with temperature and top-k; `transformer_lm.sampling.continuation` has more options."""
         if "topK" in options:

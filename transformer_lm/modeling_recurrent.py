@@ -117,13 +117,13 @@ def read_sequence(cell: GRUCell, x: Tensor, visible: Tensor, backwards: bool = F
     """
     match_axes(x=(x, "b m d"), visible=(visible, "b m"))
     given = cell.given(x)  # (b, m, gates * hidden), for all positions at once
-    state, states = cell.start(len(x)), [None] * x.shape[1]
+    state, states = cell.start(len(x)), dict[int, Tensor]()
     places = range(x.shape[1])
     for place in reversed(places) if backwards else places:
         real = visible[:, place, None]
         state = tuple(torch.where(real, *both) for both in zip(cell(given[:, place], state), state, strict=True))
         states[place] = state[0]
-    return torch.stack(states, dim=1), state
+    return torch.stack([states[place] for place in places], dim=1), state
 
 
 @sealed_while_open("cross-attention")
@@ -249,6 +249,7 @@ class RecurrentEncoderDecoder(nn.Module):
         state, looked = self.begin(source), []
         for tokens in target.unbind(dim=1):
             self.next_scores(tokens, state)
+            assert state.weights is not None
             looked.append(state.weights)
         return torch.stack(looked, dim=1)
 

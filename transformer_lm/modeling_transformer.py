@@ -20,9 +20,9 @@ class TransformerDecoderBlock(nn.Module):
 
     def __init__(self, hidden: int, attention: nn.Module, mlp: nn.Module) -> None:
         super().__init__()
-        self.attention_norm = nn.LayerNorm(hidden)
+        self.attention_norm: nn.LayerNorm | nn.RMSNorm = nn.LayerNorm(hidden)
         self.attention = attention
-        self.mlp_norm = nn.LayerNorm(hidden)
+        self.mlp_norm: nn.LayerNorm | nn.RMSNorm = nn.LayerNorm(hidden)
         self.mlp = mlp
 
     def forward(self, x: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class PositionEmbedding(nn.Module):
         return x + self.positions(torch.arange(n, device=x.device))  # (n, hidden), the same for every sequence
 
 
-def _check_width(x: Tensor, norm: nn.LayerNorm) -> None:
+def _check_width(x: Tensor, norm: nn.LayerNorm | nn.RMSNorm) -> None:
     """Raise ShapeError unless x is (b, n, hidden), as wide as the norm."""
     (hidden,) = norm.normalized_shape
     match_axes(x=(x, "b n hidden"))

@@ -9,13 +9,18 @@ Axes: b batch, n positions, v vocabulary.
 import itertools
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from transformer_lm.answers import sealed_while_open
 from transformer_lm.lm import evaluating
 from transformer_lm.shapes import match_axes
+
+if TYPE_CHECKING:
+    from transformer_lm.modeling_lm import Cache, TransformerLM
+    from transformer_lm.texts.tokenizers import Tokenizer
 
 KEPT = 3  # quarters of a full context window
 
@@ -62,7 +67,7 @@ def next_probabilities(
 
 @sealed_while_open("sampling")
 def sampled_tokens(
-    model: nn.Module,
+    model: "TransformerLM",
     prompt: Tensor,
     temperature: float = 1.0,
     top_k: int | None = None,
@@ -95,7 +100,11 @@ def sampled_tokens(
 
 @sealed_while_open("sampling")
 def _tokens(
-    model: nn.Module, context: Tensor, choice: tuple[float, int | None, float | None], seed: int | None, cached: bool
+    model: "TransformerLM",
+    context: Tensor,
+    choice: tuple[float, int | None, float | None],
+    seed: int | None,
+    cached: bool,
 ) -> Iterator[Tensor]:
     generator = torch.Generator()
     if seed is None:
@@ -103,7 +112,8 @@ def _tokens(
     else:
         generator.manual_seed(seed)
     max_len = model.config.max_len
-    cache, unread = None, None
+    cache: Cache | None = None
+    unread = context
     while True:
         with torch.inference_mode(), evaluating(model) as device:
             if cache is not None:
@@ -122,7 +132,7 @@ def _tokens(
 
 
 @sealed_while_open("sampling")
-def continuation(model: nn.Module, prompt: Tensor, num_tokens: int, **options: object) -> Tensor:
+def continuation(model: "TransformerLM", prompt: Tensor, num_tokens: int, **options: Any) -> Tensor:
     """Return num_tokens tokens that continue each prompt; the options are those of `sampled_tokens`.
 
     Shapes:
@@ -139,7 +149,9 @@ def continuation(model: nn.Module, prompt: Tensor, num_tokens: int, **options: o
 
 
 @sealed_while_open("sampling")
-def sampled_text(model: nn.Module, tokenizer: object, prompt: str, num_tokens: int, **options: object) -> Iterator[str]:
+def sampled_text(
+    model: "TransformerLM", tokenizer: "Tokenizer", prompt: str, num_tokens: int, **options: Any
+) -> Iterator[str]:
     """Yield the text that continues a prompt, piece by piece as it is sampled; options as in `sampled_tokens`.
 
     A character of several tokens is yielded with the last of them; an incomplete one at the end is never yielded.

@@ -1,5 +1,23 @@
 """Validation of model settings: a wrong one is refused in one sentence, before anything is built."""
 
+from typing import Protocol
+
+
+class TwoVocabularies(Protocol):
+    """A config of two languages, which may share their embeddings."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether both have one table of word vectors."""
+
+    @property
+    def source_vocab_size(self) -> int:
+        """The number of tokens of the language that is read."""
+
+    @property
+    def target_vocab_size(self) -> int:
+        """The number of tokens of the language that is written."""
+
 
 def require_bool(name: str, value: object) -> None:
     """Raise ValueError unless a setting is True or False."""
@@ -13,7 +31,7 @@ def require_whole(name: str, value: object, lowest: int = 1) -> None:
         raise ValueError(f"{name} must be a whole number from {lowest} on, got {value!r}.")
 
 
-def require_one_vocabulary(config: object) -> None:
+def require_one_vocabulary(config: TwoVocabularies) -> None:
     """Raise ValueError if a config shares embeddings between vocabularies of different size."""
     if config.shared and config.source_vocab_size != config.target_vocab_size:
         sizes = f"{config.source_vocab_size} and {config.target_vocab_size}"

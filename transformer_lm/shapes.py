@@ -1,6 +1,8 @@
 """Shapes with named axes: public functions state the axes that they expect, and name those that do not fit."""
 
-from torch import Size, Tensor
+from collections.abc import Sequence
+
+from torch import Tensor
 
 
 class ShapeError(ValueError):
@@ -43,6 +45,6 @@ def describe(name: str, tensor: Tensor, axes: str) -> str:
     return f"{name} {in_words(tensor.shape, axes)}"
 
 
-def in_words(shape: Size, axes: str) -> str:
+def in_words(shape: Sequence[int], axes: str) -> str:
     """Return a shape with the name of each axis: `(b=2, j=5, dh=4)`."""
     return f"({', '.join(f'{letter}={size}' for letter, size in zip(axes.split(), shape, strict=True))})"

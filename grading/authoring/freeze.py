@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
-from grading.judging.record import Arrays, Record
+from grading.judging.record import Arrays, ValueRecord
 from transformer_lm.files import write_whole
 from transformer_lm.test_values import FOLDER
 
 SEED = 2017
 
 
-def frozen_cases(record: Record) -> list[Arrays]:
+def frozen_cases(record: ValueRecord) -> list[Arrays]:
     """Return the inputs of the three or four cases that students check against."""
     rng = random.Random(SEED)
     first = record.draw(rng, record.first_sizes)
@@ -24,10 +24,10 @@ def frozen_cases(record: Record) -> list[Arrays]:
     return [first, same_weights, *(record.draw(rng, sizes) for sizes in others)]
 
 
-def frozen_bytes(record: Record) -> bytes:
+def frozen_bytes(record: ValueRecord) -> bytes:
     """Return the frozen file of an exercise, whose bytes are the same each time on the same machine."""
     cases = frozen_cases(record)
-    tensors = {}
+    tensors: Arrays = {}
     for number, case in enumerate(cases):
         tensors |= {f"{number}/inputs/{name}": array for name, array in case.items()}
         tensors |= {f"{number}/outputs/{name}": array for name, array in record.reference(case).items()}
@@ -53,7 +53,7 @@ def _stored(array: np.ndarray) -> np.ndarray:
     return stored
 
 
-def freeze(record: Record, folder: Path = FOLDER) -> Path:
+def freeze(record: ValueRecord, folder: Path = FOLDER) -> Path:
     """Write the frozen file of an exercise and return its path."""
     path = folder / f"{record.id}.safetensors"
     write_whole(path, frozen_bytes(record))

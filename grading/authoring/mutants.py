@@ -5,7 +5,7 @@ import builtins
 import difflib
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -120,7 +120,7 @@ def mutants(sources: Iterable[str], sample: int | None = None, turn: int = 0) ->
     return found
 
 
-def _changes(trees: list[ast.AST]) -> Iterator[tuple[int, "_Site", Replacement]]:
+def _changes(trees: Sequence[ast.AST]) -> Iterator[tuple[int, "_Site", Replacement]]:
     """Yield each possible change with its tree and site, once for all functions with the same text."""
     seen = set()
     for number, tree in enumerate(trees):
@@ -191,7 +191,7 @@ def _known_names(tree: ast.AST) -> set[str]:
     """Return the names that are defined in an answer: its own and those of torch."""
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg | ast.keyword)}
+    names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg | ast.keyword) and node.arg}
     return names.union(*map(dir, (builtins, math, torch, torch.Tensor, nn, nn.functional)))
 
 
@@ -279,7 +279,7 @@ def _boolean(node: ast.BoolOp) -> Iterator[Replacement]:
 
 def _unary(node: ast.UnaryOp) -> Iterator[Replacement]:
     yield node.operand
-    if _is_negative_number(node):
+    if _is_negative_number(node) and isinstance(node.operand, ast.Constant):
         for other in _other_numbers(node.operand.value):
             yield _with(node, operand=ast.Constant(other))
 

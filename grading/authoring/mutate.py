@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -119,7 +120,7 @@ def _difference(task: Task) -> str:
 COLUMNS = ("exercise", "mutants", REFUSED, EQUIVALENT, "survivors", "seconds")
 
 
-def table(found: Iterable[tuple[Task, Verdict]]) -> list[dict[str, str | int]]:
+def table(found: Iterable[tuple[Task, Verdict]]) -> list[dict[str, Any]]:
     """Return a row for each exercise, in the order of the course: the number of mutants of each kind, and the time."""
     by_exercise: dict[str, list[Verdict]] = {}
     for task, verdict in found:
@@ -127,7 +128,7 @@ def table(found: Iterable[tuple[Task, Verdict]]) -> list[dict[str, str | int]]:
     return [_row(exercise, by_exercise[exercise]) for exercise in records() if exercise in by_exercise]
 
 
-def _row(exercise: str, verdicts: list[Verdict]) -> dict[str, str | int]:
+def _row(exercise: str, verdicts: list[Verdict]) -> dict[str, Any]:
     kinds = Counter(verdict.kind for verdict in verdicts)
     counts = (len(verdicts), kinds[REFUSED], kinds[EQUIVALENT], kinds[SURVIVOR])
     return dict(zip(COLUMNS, (exercise, *counts, round(sum(verdict.seconds for verdict in verdicts))), strict=True))
@@ -138,7 +139,7 @@ def as_text(found: list[tuple[Task, Verdict]], verbose: bool = False) -> str:
     listed = (EQUIVALENT, SURVIVOR) if verbose else (SURVIVOR,)
     lines = [_told(task, verdict) for kind in listed for task, verdict in found if verdict.kind == kind]
     rows = table(found)
-    total = {"exercise": "all"} | {column: sum(row[column] for row in rows) for column in COLUMNS[1:]}
+    total: dict[str, Any] = {"exercise": "all"} | {column: sum(row[column] for row in rows) for column in COLUMNS[1:]}
     shown = [dict(zip(COLUMNS, COLUMNS, strict=True)), *rows, total]
     lines.append(aligned([[str(row[column]) for column in COLUMNS] for row in shown], left=1))
     counts = f"{total[REFUSED]} refused, {total[EQUIVALENT]} equivalent, {total['survivors']} survivors"
@@ -224,6 +225,7 @@ def _cases(exercise: str) -> list[_Case]:
     Sizes that the record can't draw or the model answer can't handle are left out.
     """
     record = _record(exercise)
+    assert isinstance(record, ValueRecord)
     found = []
     for seed in MORE_SEEDS:
         rng = random.Random(seed)
@@ -261,7 +263,9 @@ def _varied(record: ValueRecord, case: Arrays, more: bool) -> Iterator[tuple[str
 
 def _differences(task: Task, source: str) -> dict[str, str]:
     """Describe how an answer differs from the reference, by the cases on which it does."""
-    record, found = _record(task.exercise), {}
+    record = _record(task.exercise)
+    assert isinstance(record, ValueRecord)
+    found: dict[str, str] = {}
     cells, seconds = _cells(source), COMPARED_SECONDS
     with Answer(_server(task), record.id, cells, record.forbids_attention, seconds=seconds) as answer:
         for case in _cases(task.exercise):

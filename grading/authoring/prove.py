@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from grading.exercises import records, topic_of
 from grading.isolation.answers import Cell
@@ -108,7 +109,7 @@ def _kept(function: Callable) -> Callable:
     """Return a function of a case, its last argument, that caches its results and returns copies of them."""
     results: dict[tuple, object] = {}
 
-    def call(*arguments: object) -> object:
+    def call(*arguments: Any) -> object:
         *others, case = arguments
         key = (*others, *((name, array.dtype.str, array.shape, array.tobytes()) for name, array in case.items()))
         if key not in results:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -85,7 +86,7 @@ class AnswerServer:
         with theirs:
             self._process = subprocess.Popen(
                 self._command(edition),
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=log,
                 stderr=log,
                 cwd=folder,
@@ -194,7 +195,7 @@ class Answer:
         self._server, self._exercise, self._forbids = server, exercise, forbids_attention
         self._cells, self._left_out = cells, {} if left_out is None else left_out
         self._leave_out_the_longest()
-        self.kept: dict[str, object] = {}
+        self.kept: dict[str, Any] = {}
         self.folder = folder
         self._raised: dict[int, str] = {}
         self._connection: socket.socket | None = None
@@ -236,7 +237,7 @@ class Answer:
         """Leave out the longest cells until the others fit into one message."""
         sizes = {cell.number: len(json.dumps(cell.source)) for cell in self._cells}
         too_much = sum(sizes.values()) - LONGEST_CELLS
-        for number in sorted(sizes, key=sizes.get, reverse=True):
+        for number in sorted(sizes, key=sizes.__getitem__, reverse=True):
             if too_much <= 0:
                 break
             too_much -= sizes[number]
@@ -281,14 +282,14 @@ class Answer:
             raise AnswerEnded("sends what no answer should send")
         return told
 
-    def ask(self, do: str, arrays: dict[str, np.ndarray] | None = None, **request: object) -> tuple[dict, dict]:
+    def ask(self, do: str, arrays: dict[str, np.ndarray] | None = None, **request: Any) -> tuple[dict, dict]:
         """Send a request and return the reply with its arrays. Raises AnswerEnded if there is no reply."""
         if self._connection is None:
             raise AnswerEnded("ended its process at an earlier call")
         self._send({"do": do} | request, arrays)
         return self._reply(CALL_SECONDS)
 
-    def converse(self, do: str, respond: Callable[[dict, dict], tuple[dict, dict]], **request: object) -> dict:
+    def converse(self, do: str, respond: Callable[[dict, dict], tuple[dict, dict]], **request: Any) -> dict:
         """Send a request, respond to the answer's own requests in between, and return the reply.
 
         Raises AnswerEnded if there is no reply, or if there are too many such requests.
@@ -305,6 +306,7 @@ class Answer:
         raise AnswerEnded(f"calls what it is given more than {CALLS} times")
 
     def _send(self, table: dict, arrays: dict[str, np.ndarray] | None = None) -> None:
+        assert self._connection is not None
         self._connection.settimeout(max(0.001, min(PATIENCE * CALL_SECONDS, self._seconds_left)))
         try:
             with self._counted():  # it may be slow to receive
@@ -324,6 +326,7 @@ class Answer:
     def _reply(self, seconds: float) -> tuple[dict, dict]:
         """Return the next message. Ends the answer if the whole message does not arrive in time."""
         limit, ran = max(0.0, min(seconds, self._seconds_left)), self._ran
+        assert self._connection is not None
         awaited = _Awaited(self._connection, limit, self._newly_waited)
         try:
             with self._counted():

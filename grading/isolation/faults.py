@@ -48,5 +48,6 @@ def machine_fault(error: BaseException, student: str) -> MachineFault:
     """Return the error that stops a run, made from an error at one student's submission that is not its fault."""
     cause = error.__cause__ if isinstance(error, ServerLost) and error.__cause__ else error
     number = errno.ENOMEM if isinstance(cause, MemoryError) else getattr(cause, "errno", None)
+    remedy = ANY_REMEDY if number is None else REMEDIES.get(number, ANY_REMEDY)
     reason = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".:")[:500]
-    return MachineFault(f"{NEEDED}, got {reason}, at the submission of {student}. {REMEDIES.get(number, ANY_REMEDY)}")
+    return MachineFault(f"{NEEDED}, got {reason}, at the submission of {student}. {remedy}")

@@ -58,7 +58,7 @@ def command(
     system = [Path(path) for path in SYSTEM if Path(path).exists()]
     binds = {path: path for path in (*system, *python)} | dict(readable)
     size = ("--size", str(FILES))
-    hidden = {INSTALLED: []} if all_packages else _hidden_packages()
+    hidden = {INSTALLED: set()} if all_packages else _hidden_packages()
     parents = {parent for inside in (*binds.values(), *writable) for parent in inside.parents}
     return [
         *("bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
@@ -104,15 +104,15 @@ def _hidden_packages() -> dict[Path, set[Path]]:
     """Return the package folders to hide, each with the parts that stay visible; nothing of other environments does."""
     base, own = Path(sys.base_prefix), Path(sys.prefix)
     shown = {base / name: {own} if base / name in own.parents else set() for name in ("envs", "pkgs")}
-    found = {}
+    found: dict[Path, Path] = {}
     for root in (own, base, Path("/usr"), Path("/usr/local")):
         for name in ("site-packages", "dist-packages"):
             for folder in sorted(root.glob(f"lib*/python3*/{name}")):
                 found.setdefault(folder.resolve(), folder)  # lib64 may be a link to lib
     shown |= {folder: set() for folder in found.values()}
     for path in _importable():
-        if folder := found.get(path.parent.resolve()):
-            shown[folder].add(folder / path.name)
+        if installed := found.get(path.parent.resolve()):
+            shown[installed].add(installed / path.name)
     return shown
 
 
@@ -127,8 +127,8 @@ def _importable() -> set[Path]:
         with suppress(PackageNotFoundError):
             package = distribution(name)
             required = [line for line in package.requires or () if "extra ==" not in line]
-            waiting += [re.match(r"[\w.-]+", line)[0] for line in required]
-            folder = Path(package.locate_file(""))
+            waiting += [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in required]
+            folder = Path(str(package.locate_file("")))
             tops = {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}
             tops = tops or set((package.read_text("top_level.txt") or name).split())  # as Debian installs them
             paths |= {folder / top for top in tops if (folder / top).exists()}

@@ -116,6 +116,9 @@ def _hide_body(lines: list[bytes], function: Function, message: str) -> None:
     """Replace the lines of a function, from the colon to its last comment, with its docstring and an error."""
     first = function.body[0]
     start, end = first.lineno - 1, function.end_lineno
+    assert end is not None
+    assert first.end_lineno is not None
+    assert first.end_col_offset is not None
     indent = _indent(lines[function.lineno - 1])
     signature = lines[start][: first.col_offset].rstrip()  # empty unless the body is on the same line
     body = [signature + b"\n"] if signature else []

@@ -6,6 +6,7 @@ numbers that look good, and no student's code is trained.
 
 import functools
 import random
+from typing import Any
 
 import torch
 
@@ -27,7 +28,8 @@ LEARNED = 0.69
 
 def reproduced(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
     """Judge a report: its accuracies must be possible, and its settings must reach the goal here too."""
-    exercise: ExperimentExercise = record.public
+    exercise = record.public
+    assert isinstance(exercise, ExperimentExercise)
     reply, _ = answer.ask("report", name=record.defines)
     failed = failure_told(reply)
     if failed:
@@ -56,7 +58,7 @@ def reproduced(record: Record, part: Part, answer: Answer, rng: random.Random) -
 @functools.lru_cache(maxsize=1024)
 def accuracy(exercise: str, data: str, settings: tuple[tuple[str, float], ...], seed: int) -> float:
     """Return the accuracy of the exercise's model after training with these settings; 0 if it has learned nothing."""
-    options = dict(settings)
+    options: dict[str, Any] = dict(settings)
     model_options = {name: options.pop(name) for name in ("hidden", "num_heads") if name in options}
     (x_train, _), _, (i2w, w2i), num_classes = loaded = _loaded(data)
     kind = exercise.removesuffix("-experiment")

@@ -2,6 +2,7 @@
 
 import ast
 import random
+from typing import Any
 
 from grading.isolation.answers import Answer, AnswerEnded
 from grading.isolation.cells_read import LONGEST_READ, Cell
@@ -63,7 +64,7 @@ def _joined(cells: tuple[Cell, ...]) -> str:
     return "\n\n\n".join(cell.source.strip("\n") for cell in cells)
 
 
-def _read(answer: Answer, do: str, **what: object) -> dict:
+def _read(answer: Answer, do: str, **what: Any) -> dict:
     """Return what a process that has run no student's code finds in a text, within a time limit.
 
     Raises AnswerEnded if it takes too long.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from grading.isolation.answers import Answer
 from grading.judging.head_references import reference_null, reference_score
-from grading.judging.judge import failure_told, inputs_after
+from grading.judging.judge import failure_told, inputs_after, tensors
 from grading.judging.record import Part, Record, ValueRecord
 from transformer_lm.checks.engine.diagnosis import require_unchanged
 from transformer_lm.checks.engine.failure import CheckFailed
@@ -36,6 +36,7 @@ from transformer_lm.heads.recording import record_attention
 from transformer_lm.heads.repeats import repeated_tokens
 from transformer_lm.heads.scores import BY_PLACE, INDUCTION
 from transformer_lm.lm import random_slices
+from transformer_lm.modeling_lm import TransformerLM
 from transformer_lm.texts.tokenizers import Tokenizer
 from transformer_lm.texts.toy_grammar import sentences
 from transformer_lm.training.checkpoints import load_model
@@ -64,29 +65,30 @@ Mask = NDArray[np.bool_]
 
 def claimed_numbers(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
     """Judge the scores of a claim: they must agree with those measured on text drawn for this submission."""
-    claim, found = _measured(record, answer, rng)
-    record.public.check_numbers(claim, found, lenient=True)
+    exercise, claim, found = _measured(record, answer, rng)
+    exercise.check_numbers(claim, found, lenient=True)
     return "Right: score, chance and null are as measured on text drawn for this submission."
 
 
 def claimed_pattern(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
     """Judge by the rule of `find_heads` whether the head does what is claimed."""
-    claim, found = _measured(record, answer, rng)
-    record.public.check_pattern(claim, found, lenient=True)
+    exercise, claim, found = _measured(record, answer, rng)
+    exercise.check_pattern(claim, found, lenient=True)
     return f"Right: head {claim.head} of layer {claim.layer} does that."
 
 
 def claimed_ablation(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
     """Judge the change in the loss: it must agree with the measured one and be large enough for a head that matters."""
-    claim, found = _measured(record, answer, rng)
-    record.public.check_ablation(claim, found, lenient=True)
+    exercise, claim, found = _measured(record, answer, rng)
+    exercise.check_ablation(claim, found, lenient=True)
     return "Right: without the head, the loss rises as claimed."
 
 
-def _measured(record: Record, answer: Answer, rng: random.Random) -> tuple[Claim, Found]:
+def _measured(record: Record, answer: Answer, rng: random.Random) -> tuple[ClaimExercise, Claim, Found]:
     """Return the claim and its measured values, measured once for all parts; raise CheckFailed if there is no claim."""
+    exercise = record.public
+    assert isinstance(exercise, ClaimExercise)
     if "claim" not in answer.kept:
-        exercise: ClaimExercise = record.public
         reply, _ = answer.ask("report", name=record.defines, texts=TEXT)
         failed = failure_told(reply)
         if failed:
@@ -95,7 +97,8 @@ def _measured(record: Record, answer: Answer, rng: random.Random) -> tuple[Claim
         model, tokenizer = exercise.model()
         text = toy_tokens(rng, tokenizer, TEXTS, model.config.max_len + 1)
         answer.kept["claim"] = claim, measured(model, tokenizer, claim, text, _generator(rng))
-    return answer.kept["claim"]
+    claim, measurements = answer.kept["claim"]
+    return exercise, claim, measurements
 
 
 # --- unseen heads -------------------------------------------------------------------------------
@@ -192,13 +195,13 @@ class Outcome:
         return CheckFailed(tried, "; ".join(yours), "all of them, for all points", hint)
 
 
-def _asked(record: Record, answer: Answer, heads: Heads) -> NDArray:
+def _asked(record: ValueRecord, answer: Answer, heads: Heads) -> NDArray:
     """Return what a detector says about each head, or raise CheckFailed if that is not a list of numbers."""
     reply, found = answer.ask("call", heads.arrays, name=record.defines, build=True)
     failed = failure_told(reply)
     if failed:
         raise failed
-    tried = record.public.tried(heads.arrays, "heads")
+    tried = record.public.tried(tensors(heads.arrays), "heads")
     output, h = found.get("outputs/heads"), heads.weights.shape[1]
     if output is None or output.shape != (h,):
         yours = "no tensor" if output is None else f"heads of shape {output.shape}"
@@ -276,8 +279,14 @@ def _trained(rng: random.Random) -> Iterator[Heads]:
 
 
 @functools.cache
-def _models() -> list[tuple[nn.Module, Tokenizer]]:
-    return [load_model(path) for path in sorted(TRAINED.glob("*.safetensors"))]
+def _models() -> list[tuple[TransformerLM, Tokenizer]]:
+    models = []
+    for path in sorted(TRAINED.glob("*.safetensors")):
+        model, tokenizer = load_model(path)
+        assert isinstance(model, TransformerLM)
+        assert isinstance(tokenizer, Tokenizer)
+        models.append((model, tokenizer))
+    return models
 
 
 def _heads(

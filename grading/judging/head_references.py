@@ -29,7 +29,7 @@ def reference_score(weights: NDArray[np.float64], pattern: NDArray[np.bool_]) ->
 def reference_null(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the null of each head, (h, i, j), for weights (b, h, i, j), query by query."""
     profile = reference_profile(weights)  # (h, n)
-    null = np.zeros(weights.shape[1:])
+    null = np.zeros_like(weights[0])
     for query in range(null.shape[1]):
         given = profile[:, query::-1]  # the first key is the furthest away
         null[:, query, : query + 1] = given / given.sum(axis=1, keepdims=True)

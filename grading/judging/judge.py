@@ -12,6 +12,7 @@ from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -147,8 +148,8 @@ def judge(
                 mark = Mark(0, failure=failed.failure)
             except AnswerEnded as ended:
                 tried, known = f"to call {record.defines}", hint("process-ends")
-                failed = CheckFailed(tried, f"it {ended}", "an answer", known, str(ended))
-                mark = Mark(0, failure=failed.failure)
+                ending = CheckFailed(tried, f"it {ended}", "an answer", known, str(ended))
+                mark = Mark(0, failure=ending.failure)
             results.append(PartResult(part.name, _possible(part, mark, results), part.points, mark))
     return ExerciseResult(record.id, tuple(results))
 
@@ -297,6 +298,7 @@ class _Trial:
         """Return the points and the message after all calls."""
         mistake = self.lesser or self.mistake
         if mistake and self.part.name in self.record.fails(mistake):
+            assert mistake.costs is not None
             return Mark(self.part.points - mistake.costs, failure=self.failure)
         if not self.everything_is_right:
             praise = "What this part is about is right; see what another part is told."
@@ -374,12 +376,13 @@ class _Trial:
             accepted = is_about_others and self._accepts(outputs, case, first)
         # Findings from before an error are reported first, because they explain more.
         if off:
-            name, known = off[0], ""
-            if mistake or self.lesser:
-                known = (mistake or self.lesser).hint
+            name, known, named = off[0], "", mistake or self.lesser
+            if named:
+                known = named.hint
             elif first:
                 name, known = self._explained(off, outputs, case, expected)
             failed = self._wrong(name, outputs, case, expected, allowed, known)
+        assert failed is not None
         if not accepted:
             raise failed
         self.everything_is_right, self.mistake, self.failure = False, mistake or self.mistake, failed.failure
@@ -501,7 +504,7 @@ def tolerances(record: ValueRecord, case: Arrays, rng: random.Random) -> Toleran
         record.reference({name: _rounded_at_random(array, signs) for name, array in case.items()})
         for _ in range(TRIALS)
     ]
-    apart = _differences if record.entrywise else _distance
+    apart: Callable[[np.ndarray, np.ndarray], Any] = _differences if record.entrywise else _distance
     return {
         name: ROUNDINGS * (np.max([apart(each[name], right) for each in moved], axis=0) + FLOAT32 * np.abs(right).max())
         for name, right in expected.items()

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grading.isolation.answers import Answer
-from grading.judging.judge import Rule, as_given, right, values
+from grading.judging.judge import Rule, Tolerances, as_given, right, values
 from grading.judging.mistakes import SOFTMAX
 from grading.judging.properties import Property, same
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
@@ -71,7 +71,7 @@ def padding(record: ValueRecord, part: Part, answer: Answer, rng: random.Random)
         ask(case, build=True)  # unchanged
         return found
 
-    def hidden(outputs: Arrays, case: Arrays, expected: Arrays, allowed: dict[str, float]) -> bool:
+    def hidden(outputs: Arrays, case: Arrays, expected: Arrays, allowed: Tolerances) -> bool:
         if right("padded", outputs, expected, allowed):
             return True
         if outputs.keys() != expected.keys() or right("whole", outputs, expected, allowed):

@@ -22,7 +22,7 @@ from transformer_lm.checks.engine.written_tests import TestExercise
 from transformer_lm.checks.topic_04_language_model.training_run import FileExercise
 from transformer_lm.checks.topic_05_attention_heatmaps.head_claim import ClaimExercise
 
-Arrays = dict[str, NDArray[np.float64]]
+Arrays = dict[str, np.ndarray]
 
 SETUP = """\
 import math

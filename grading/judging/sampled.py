@@ -6,8 +6,9 @@ from collections.abc import Callable
 from numpy.typing import NDArray
 
 from grading.isolation.answers import Answer
-from grading.judging.judge import TEXT, failure_told, inputs_after
+from grading.judging.judge import TEXT, failure_told, inputs_after, tensors
 from grading.judging.record import Part, Record
+from transformer_lm.checks.engine.contract import PublicExercise
 from transformer_lm.checks.engine.diagnosis import require_unchanged
 from transformer_lm.checks.engine.sampled import Ask, Case, not_a_tensor
 
@@ -16,7 +17,9 @@ def drawn(examine: Callable[[Ask, random.Random], None]) -> Callable[[Record, Pa
     """Return the judge that examines an answer like the student's check, on inputs drawn for this submission."""
 
     def judged(record: Record, part: Part, answer: Answer, rng: random.Random) -> str:
-        (name,) = record.public.axes
+        exercise = record.public
+        assert isinstance(exercise, PublicExercise)
+        (name,) = exercise.axes
         calls = 0
 
         def ask(case: Case) -> NDArray:
@@ -26,7 +29,7 @@ def drawn(examine: Callable[[Ask, random.Random], None]) -> Callable[[Record, Pa
             failed = failure_told(reply)
             if failed:
                 raise failed
-            tried = record.public.tried(case, name)
+            tried = exercise.tried(tensors(case), name)
             output = found.get(f"outputs/{name}")
             if output is None:
                 raise not_a_tensor(tried, name, _kind(reply, name))

@@ -5,9 +5,11 @@ version computes, so it can tell right from wrong only by testing.
 """
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from grading.isolation.answers import Answer
 from grading.judging.judge import failure_told
@@ -22,7 +24,8 @@ RUNS = 3  # of the right version, because a test must not fail occasionally
 
 def mutations(record: Record, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
     """Judge a test by the fraction of wrong versions that it catches, if it accepts the right one."""
-    exercise: TestExercise = record.public
+    exercise = record.public
+    assert isinstance(exercise, TestExercise)
     versions = [exercise.right, *exercise.wrong.values()]
     order = list(range(len(versions))) + [0] * (RUNS - 1)
     rng.shuffle(order)
@@ -40,7 +43,7 @@ def mutations(record: Record, part: Part, answer: Answer, rng: random.Random) ->
     return Mark(points, failure=exercise.failure(first, missed).failure)
 
 
-def _outcome(record: Record, answer: Answer, version: object) -> dict:
+def _outcome(record: Record, answer: Answer, version: Callable[..., Tensor]) -> dict:
     """Return the outcome of running the test on a version."""
     answer.keep_running()
     reply = answer.converse("test", lambda request, arrays: _computed(version, request, arrays), name=record.defines)
@@ -52,7 +55,9 @@ def _outcome(record: Record, answer: Answer, version: object) -> dict:
     return told | {fact: bool(reply.get(fact)) for fact in ("asserts", "calls", "prints", "returns")}
 
 
-def _computed(version: object, request: dict, arrays: dict[str, np.ndarray]) -> tuple[dict, dict[str, np.ndarray]]:
+def _computed(
+    version: Callable[..., Tensor], request: dict, arrays: dict[str, np.ndarray]
+) -> tuple[dict, dict[str, np.ndarray]]:
     """Return the result of a version for the arguments that a test has passed, or the error that it raises."""
     try:
         names = [str(name) for name in request["wants"]]

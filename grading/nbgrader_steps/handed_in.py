@@ -7,7 +7,7 @@ go. Only regular files that are not too large are read, here or later.
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -91,7 +91,7 @@ def _problem(entries: list[Entry]) -> str:
     return ""
 
 
-def listed(paths: list[str]) -> str:
+def listed(paths: Sequence[str]) -> str:
     """Return the names of some files in one line, and the number of the others."""
     more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
     return ", ".join(os.path.basename(path) for path in paths[:NAMED]) + more

@@ -83,8 +83,9 @@ def late_policy(config: Config) -> LatePolicy | None:
 def renew_penalties(gradebook: Gradebook, assignment: str, config: Config) -> None:
     """Save the penalties of all submissions of an assignment by the current policy."""
     policy = late_policy(config)
-    for submission in gradebook.assignment_submissions(assignment) if policy else ():
-        _renew(submission, policy)
+    if policy:
+        for submission in gradebook.assignment_submissions(assignment):
+            _renew(submission, policy)
     gradebook.db.commit()
 
 

@@ -36,7 +36,7 @@ def _forget_scores(submission: SubmittedAssignment, new: object, old: object, in
 
 
 @contextmanager
-def kept_open(url: str) -> Iterator[list[object]]:
+def kept_open(url: str) -> Iterator[list[BaseException]]:
     """Share one engine among all uses of this gradebook in this process; give a list of the database's failures.
 
     nbgrader opens it eight times for each submission, and each time it connects, looks for all tables and compiles all

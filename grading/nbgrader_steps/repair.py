@@ -176,7 +176,7 @@ def _sound_json(data: bytes, is_ours: bool) -> bytes:
 
 def _is_deeper(value: Any, depth: int) -> bool:
     """Return, without recursion, whether lists and dicts are nested more deeply than this."""
-    level = [[value]]
+    level: list[dict | list] = [[value]]
     for _ in range(depth + 1):
         inner = chain.from_iterable(part.values() if isinstance(part, dict) else part for part in level)
         level = [part for part in inner if isinstance(part, dict | list)]
@@ -224,7 +224,7 @@ def _known(metadata: Any, names: tuple[str, ...]) -> dict[str, Any]:
 def _mended_cell(cell: dict[str, Any], limit: int, most_outputs: int) -> dict[str, Any]:
     """Return the valid parts of a cell; an unknown type becomes raw, and a missing id becomes "cell"."""
     kind = cell["cell_type"] if cell.get("cell_type") in ("code", "markdown") else "raw"
-    mended = {"id": "cell", "cell_type": kind, "metadata": {}, "source": _joined(cell.get("source"))}
+    mended: dict[str, Any] = {"id": "cell", "cell_type": kind, "metadata": {}, "source": _joined(cell.get("source"))}
     if kind == "code":
         mended |= {"outputs": [], "execution_count": None}
     fields = {"id": _dict(cell.get("metadata")).get("id")} | cell  # Colab may write the id there
@@ -241,7 +241,8 @@ def _mended_cell(cell: dict[str, Any], limit: int, most_outputs: int) -> dict[st
 
 def _mended_outputs(outputs: list[Any], cell: dict[str, Any], limit: int, most: int) -> list[dict[str, Any]]:
     """Return the outputs that are allowed in this cell, up to a number of outputs and of characters."""
-    kept, left = [], limit
+    kept: list[dict[str, Any]] = []
+    left = limit
     for number, output in enumerate(map(_dict, outputs)):
         if number >= most:
             return [*kept, _cut(f"{MAX_OUTPUTS:,} outputs of all cells")]
@@ -282,7 +283,7 @@ def _make_ids_unique(cells: list[dict[str, Any]]) -> None:
 # Repairing.
 
 
-def _grade_id(cell: NotebookNode) -> Any:
+def _grade_id(cell: Any) -> Any:
     return _dict(cell.metadata.get("nbgrader")).get("grade_id")
 
 
@@ -345,7 +346,8 @@ def _unmark_others(cells: Cells, found: Found, notes: Notes) -> None:
 
 def _choose(cells: Cells, found: Found, marked: Marked, notes: Notes) -> tuple[dict[str, int], dict[int, str]]:
     """Return the position that counts for each marked cell; its other answers become ordinary cells."""
-    counting, older = {}, {}
+    counting: dict[str, int] = {}
+    older: dict[int, str] = {}
     for grade_id, positions in found.items():
         original = marked[grade_id]
         changed = [at for at in positions if not is_locked(original) and _text(cells[at]) != _text(original)]

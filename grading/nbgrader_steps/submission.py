@@ -58,7 +58,9 @@ def judged(
     Each exercise has some seconds, and one that hangs also uses a budget shared by all. So no submission takes long,
     and no answer pays for the others.
     """
-    results, left_out, shared = [], {}, SHARED_SECONDS
+    results: list[ExerciseResult] = []
+    left_out: dict[int, str] = {}
+    shared: float = SHARED_SECONDS
     for record in records:
         used = server.used
         cells = cells_before(submitted, released, record.parts[0].name)

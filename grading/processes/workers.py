@@ -8,11 +8,11 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -52,7 +52,7 @@ def side_by_side(
     given_up: Callable[[Task], Result] | None = None,
     interrupted: Callable[[], object] = bool,
     doubtful: Callable[[Result], bool] = lambda result: False,
-) -> Iterator[tuple[Task, Result]]:
+) -> Generator[tuple[Task, Result], None, None]:
     """Yield each task with its result as soon as it is available; only a few tasks wait at a time.
 
     A task whose worker ends, or whose result is `doubtful`, is repeated when nothing else is running. If its worker
@@ -77,7 +77,7 @@ class _Worker(Generic[Task]):
 
     def __init__(self) -> None:
         # Forked workers have torch loaded already; elsewhere fork is not safe.
-        context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+        context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, os.getpid()))
         self._process.start()
@@ -116,7 +116,7 @@ class _Team:
 
     def __init__(self, most: int, interrupted: Callable[[], object]) -> None:
         self._most, self._interrupted = most, interrupted
-        self._workers: dict[Connection, _Worker] = {}
+        self._workers: dict[Any, _Worker] = {}
 
     def done(self, work: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[tuple[Task, list[Result]]]:
         """Yield each task with a list of its result, which is empty if its worker has ended."""
@@ -183,7 +183,7 @@ def _serve(connection: Connection, parent: int) -> None:
     threading.Thread(target=_take, args=(connection, parent, given.put), daemon=True).start()
     for work, task in iter(given.get, None):
         try:
-            done = work(task), None
+            done: tuple = work(task), None
         except Exception as error:
             done = None, error
         with suppress(BrokenPipeError):  # the result is no longer wanted

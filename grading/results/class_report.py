@@ -86,7 +86,8 @@ def class_report(root: Path, assignment: str) -> ClassReport:
     folders = {row[0]: Path(course.format_path(course.autograded_directory, row[0], assignment)) for row in rows}
     judged = _judged_by_part(folders)
     parts = {name: PartReport(name, most) for name, most in order.items()}
-    totals, waiting = Counter(), set()
+    totals: dict[str, float] = defaultdict(float)
+    waiting: set[str] = set()
     made: dict[str, dict[str, Mistake]] = defaultdict(dict)
     for student, name, points, waits in rows:
         part, mark = parts[name], judged.get((student, name))
@@ -137,7 +138,7 @@ def _grades(gradebook: Gradebook, assignment: str) -> list[tuple[str, str, float
 
 def _order(gradebook: Gradebook, assignment: str) -> dict[str, float]:
     """Return the graded cells of an assignment with their points, in the order of its notebooks."""
-    found = {}
+    found: dict[str, float] = {}
     for notebook in gradebook.find_assignment(assignment).notebooks:
         graded = {cell.name: cell.max_score for cell in [*notebook.grade_cells, *notebook.task_cells]}
         found |= {cell.name: graded.pop(cell.name) for cell in notebook.source_cells if cell.name in graded} | graded
@@ -146,7 +147,7 @@ def _order(gradebook: Gradebook, assignment: str) -> dict[str, float]:
 
 def _judged_by_part(folders: dict[str, Path]) -> dict[tuple[str, str], Mark]:
     """Return the judge's results by student and part, from the folders of graded notebooks."""
-    said = {}
+    said: dict[tuple[str, str], Mark] = {}
     for student, folder in folders.items():
         for path in folder.glob("*.ipynb"):
             notebook = json.loads(path.read_text(encoding="utf-8"))

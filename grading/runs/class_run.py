@@ -151,11 +151,11 @@ class ClassRun:
         jobs, done = map(self._job, students), self._done_file("").parent
         # The first local workers are forked before the gradebook is used, so they inherit no connection to it.
         with _patient() as asked, kept_open(self._course.db_url) as failures:
-            how = {"interrupted": asked.__len__, "doubtful": attrgetter("doubtful")}
+            how = asked.__len__, attrgetter("doubtful")
             if cluster:
-                found = on_cluster(judge_submission, jobs, cluster, done, without_a_worker, **how)
+                found = on_cluster(judge_submission, jobs, cluster, done, without_a_worker, *how)
             else:
-                found = side_by_side(judge_submission, jobs, workers, given_up, **how)
+                found = side_by_side(judge_submission, jobs, workers, given_up, *how)
             try:
                 with closing(found):
                     for job, result in found:
@@ -171,20 +171,21 @@ class ClassRun:
     def _job(self, student: str) -> Job:
         found = self._handed_in(student)
         problem = _unusable(student) or ("Its folder is gone." if found is None else found.problem)
+        names = () if found is None else found.names
         here = {name: self._submission(student) / f"{name}.ipynb" for name in self._locked}
         notebooks = {
             path: released_path(self._course, self.assignment, name)
             for name, path in here.items()
-            if not problem and path.name in found.names
+            if not problem and path.name in names
         }
         if not problem and not notebooks:
-            there = listed(found.names) or "nothing"
+            there = listed(names) or "nothing"
             problem = f"There is no {next(iter(self._locked))}.ipynb, but {there}. Rename it, and run again."
         digest = self._digest(found)
         given = notebooks, self._locked, self.reduced, self.rerun
         return Job(self.root, self.assignment, student, digest, problem, *given)
 
-    def _save(self, job: Job, found: Judged, failures: list[object], asked: list) -> None:
+    def _save(self, job: Job, found: Judged, failures: list[BaseException], asked: list) -> None:
         """Let nbgrader write gradebook and graded notebook, then note that this submission is done.
 
         The earlier graded notebook is kept if the submission has not changed, or if this fails. Raises GradebookLost if
@@ -218,7 +219,7 @@ class ClassRun:
         found = self._handed_in(job.student)
         return found is None or self._digest(found) != job.digest
 
-    def _graded_by_nbgrader(self, job: Job, found: Judged, failures: list[object], asked: list) -> str:
+    def _graded_by_nbgrader(self, job: Job, found: Judged, failures: list[BaseException], asked: list) -> str:
         """Let nbgrader save the findings of a worker; return the reason if it could not."""
         for attempt in (1, 2):
             errors = _Errors()

@@ -12,10 +12,10 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from grading.isolation.faults import MachineFault
 from grading.isolation.sandbox import IsolationIncomplete
@@ -59,7 +59,7 @@ def on_cluster(
     given_up: Callable[[Task], Result],
     interrupted: Callable[[], object] = bool,
     doubtful: Callable[[Result], bool] = lambda result: False,
-) -> Iterator[tuple[Task, Result]]:
+) -> Generator[tuple[Task, Result], None, None]:
     """Yield each task with its result as soon as it is available; only a few tasks wait at a time.
 
     A task whose worker ends, or whose result is `doubtful`, is repeated when nothing else is running. If it keeps
@@ -85,7 +85,7 @@ def on_cluster(
             yield from ((task, given_up(task)) for task in ended)
 
 
-class _Cluster:
+class _Cluster(Generic[Task, Result]):
     """The tasks that were sent to a cluster and whose results have not been collected yet."""
 
     def __init__(

@@ -26,8 +26,9 @@ class SubmissionCollector(FileNameCollectorPlugin):
     def match(self, name: str) -> dict | None:
         """Return the data in a name in the zip, or None if it is not the name of a submission."""
         found = re.fullmatch(self.named_regexp, name)
-        is_safe = found and STUDENT.fullmatch(found["student_id"]) and "/" not in found["file_id"]
-        return found.groupdict() if is_safe and Path(name).suffix in self.valid_ext else None
+        if found is None or not STUDENT.fullmatch(found["student_id"]) or "/" in found["file_id"]:
+            return None
+        return found.groupdict() if Path(name).suffix in self.valid_ext else None
 
 
 class SubmissionExtractor(ExtractorPlugin):
@@ -51,8 +52,8 @@ class SubmissionExtractor(ExtractorPlugin):
             if name in wanted:
                 target = Path(extracted_path) / name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                with target.open("wb") as file:
-                    shutil.copyfileobj(content, file)
+                with target.open("wb") as copy:
+                    shutil.copyfileobj(content, copy)
 
     def _leave_out(self, name: str, reason: str) -> None:
         self.log.warning("%s is left out: %s.", printable(name), reason)

@@ -59,7 +59,7 @@ def _imported(file: Path, checkout: Path) -> Iterator[Path]:
 @functools.cache
 def _imports(source: bytes) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return the modules of this repository that a source text imports, each with the imported names."""
-    found = []
+    found: list[tuple[str, tuple[str, ...]]] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found += [(alias.name, ()) for alias in node.names]

@@ -28,7 +28,8 @@ from packaging.version import Version
 
 FOLDERS = ["bench", "data", "grading", "notebooks", "release", "source", "tests", "transformer_lm"]
 FILES = ["Makefile", "environment.yml", "nbgrader_config.py", "pyproject.toml", "requirements.lock"]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 RANGES = [*PROJECT["dependencies"], *(name for extra in PROJECT["optional-dependencies"].values() for name in extra)]
 LOCK = (ROOT / "requirements.lock").read_text().splitlines()
 PIN = re.compile(r"[A-Za-z0-9._-]+==[0-9][0-9a-z.]*")
@@ -132,6 +133,19 @@ def test_what_must_pass_says_where_the_time_goes(tmp_path, broken, stages):
     )
     assert run.returncode == (2 if broken else 0)
     assert re.findall(r"^\.ci/run: make (\S+) took \d+ s$", run.stdout, re.MULTILINE) == stages
+
+
+def test_make_lint_checks_the_types():
+    assert " -m mypy\n" in _make("-n", "lint")
+    assert PYPROJECT["tool"]["mypy"]["files"] == ["transformer_lm", "grading"]
+
+
+def test_every_module_whose_types_are_not_checked_exists():
+    modules = [name for part in PYPROJECT["tool"]["mypy"].get("overrides", []) for name in part["module"]]
+    paths = [ROOT / name.replace(".", "/") for name in modules]
+    files = [path / "__init__.py" if path.is_dir() else path.with_suffix(".py") for path in paths]
+    assert [str(path) for path in files if not path.is_file()] == []
+    assert modules == sorted(set(modules))
 
 
 def test_the_folders_of_the_design_exist():

@@ -12,7 +12,7 @@ from inspect import isfunction
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from transformer_lm.checks.engine.contract import Contract
+from transformer_lm.checks.engine.contract import Contract, PublicExercise
 from transformer_lm.checks.engine.failure import CheckFailed
 from transformer_lm.checks.engine.places import modules_by_topic
 from transformer_lm.checks.engine.ready_made import READY_MADE
@@ -40,12 +40,16 @@ EXERCISES = {contract.id: contract for found in _CONTRACTS.values() for contract
 
 def shape_comments(exercise: str, answer: Callable) -> None:
     """Check the shape comments in the student's cell, for the exercise with that id."""
-    check_shape_comments(EXERCISES[exercise], answer)
+    contract = EXERCISES[exercise]
+    assert isinstance(contract, PublicExercise)
+    check_shape_comments(contract, answer)
 
 
 def short_forward(exercise: str, answer: Callable) -> None:
     """Report whether the student's `forward` is short enough for an extra point, for the exercise with that id."""
-    if EXERCISES[exercise].calls_ready_made(answer):
+    contract = EXERCISES[exercise]
+    assert isinstance(contract, PublicExercise)
+    if contract.calls_ready_made(answer):
         print(f"There is no extra point: {READY_MADE}")
     else:
         length_of_forward(answer)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from transformer_lm.course.outlines import assignments, load_outline
 from transformer_lm.files import write_whole
@@ -15,7 +16,7 @@ HEAD = ("assignment", "checks passed", "points", "written", "hints", "last check
 
 def load() -> dict:
     """Return the saved progress: results of assignments, attempts with hints given, answers that were shown."""
-    known = {"assignments": {}, "hints": {}, "shown": []}
+    known: dict[str, Any] = {"assignments": {}, "hints": {}, "shown": []}
     try:
         saved = json.loads((folder() / FILE).read_text(encoding="utf-8"))
         known |= {name: saved[name] for name in known if isinstance(saved.get(name), type(known[name]))}

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +57,7 @@ def ablate_heads(
         raise ValueError(f"how must be one of {', '.join(WAYS)}, got {how!r}.")
     if not len(batches):
         raise ValueError("batches must hold a text, got none.")
-    layers = [attention for _, attention in attention_layers(model)]
+    layers: list[Any] = [attention for _, attention in attention_layers(model)]
     every = [(layer, head) for layer, attention in enumerate(layers) for head in range(attention.num_heads)]
     heads = every if heads is None else list(heads)
     if missing := [head for head in heads if tuple(head) not in every]:
@@ -73,7 +74,7 @@ def ablate_heads(
 
 
 @contextmanager
-def without_head(attention: nn.Module, head: int, instead: Tensor | None = None) -> Iterator[None]:
+def without_head(attention: Any, head: int, instead: Tensor | None = None) -> Iterator[None]:
     """Replace the output of a head by 0, or by its part of `instead`, (hidden), inside the `with`.
 
     It applies to whole sequences, but not to sampling with a cache, which takes another path.
@@ -99,7 +100,8 @@ def mean_outputs(model: nn.Module, batches: Sequence[Tensor]) -> list[Tensor]:
         returns  (hidden) for each layer
     """
     layers = [attention for _, attention in attention_layers(model)]
-    sums, count = [0.0] * len(layers), 0
+    sums: list[Any] = [0.0] * len(layers)
+    count = 0
     with evaluating(model):
         for batch in batches:
             inputs, _ = batch_to_labeled_samples(batch.long())
@@ -109,7 +111,7 @@ def mean_outputs(model: nn.Module, batches: Sequence[Tensor]) -> list[Tensor]:
     return [total / count for total in sums]
 
 
-def _inputs_of_mix(model: nn.Module, layers: list[nn.Module], tokens: Tensor) -> list[Tensor]:
+def _inputs_of_mix(model: nn.Module, layers: list[Any], tokens: Tensor) -> list[Tensor]:
     """Return the outputs of each layer's heads, (b, n, hidden) each."""
     found: list[Tensor] = []
     hooks = [layer.mix.register_forward_pre_hook(lambda mix, given: found.append(given[0])) for layer in layers]

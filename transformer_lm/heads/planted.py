@@ -18,7 +18,7 @@ from torch import Tensor
 
 from transformer_lm.heads.character_classes import Alphabet
 from transformer_lm.heads.patterns import LETTERS, SPACES
-from transformer_lm.modeling_lm import LMConfig, TransformerLM
+from transformer_lm.modeling_lm import LMBlock, LMConfig, TransformerLM
 from transformer_lm.texts.tokenizers import CharTokenizer, Tokenizer
 
 COPIED = 40.0  # so sharp that a head copies one token and nothing else
@@ -59,12 +59,15 @@ def planted_model(
             if parameter.dim() == 2:
                 parameter.zero_()
         model.embed.tokens.weight.copy_(token)
+        assert model.embed.positions is not None
         model.embed.positions.weight.copy_(place)
         model.unembed.weight.copy_(COPIED / math.sqrt(config.hidden) * found)
         for layer, kinds in enumerate(plan):
             ones = 2 + (copies and layer > 0)  # in the vector of a position, whose norm is therefore known
             scale = math.sqrt(config.hidden / ones)
-            attention = model.blocks[layer].attention
+            block = model.blocks[layer]
+            assert isinstance(block, LMBlock)
+            attention = block.attention
             width = config.hidden // h
             for head, kind in enumerate(kinds):
                 rows = slice(head * width, (head + 1) * width)

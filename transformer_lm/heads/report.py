@@ -21,9 +21,9 @@ def summary(measured: Measured, changes: Mapping[tuple[int, int], LossChange] | 
     for layer, names in enumerate(measured.names()):
         for head, name in enumerate(names):
             row = [f"{layer}.{head}", name or NO_NAME]
-            found = known.get(name)
+            found = None if name is None else known.get(name)
             numbers = ["", "", ""]
-            if found is not None:
+            if name is not None and found is not None:
                 null = NO_NAME if is_about_place(name) else f"{found.null[layer, head]:.2f}"
                 numbers = [f"{found.score[layer, head]:.2f}", f"{found.chance:.2f}", null]
             row += [*numbers, f"{measured.entropy[layer, head]:.2f}", f"{measured.distance[layer, head]:.1f}"]

@@ -256,6 +256,7 @@ class _PatternSums:
         if not self._queries:
             nothing = torch.full(profile.shape[:2], math.nan, dtype=torch.double)
             return PatternScore(nothing, math.nan, nothing, 0)
+        assert isinstance(self._mass, Tensor)
         null = (by_distance(profile) * self._keys).sum(dim=(-2, -1))  # (l, h)
         return PatternScore(
             self._mass / self._queries, self._chance / self._queries, null / self._queries, self._queries
@@ -288,4 +289,5 @@ def rollout(recording: Mapping[str, Tensor]) -> Tensor:
         kept = torch.eye(weights.shape[-1], device=weights.device)
         layer = (weights.mean(dim=1) + kept) / 2  # (b, i, j)
         flow = layer if flow is None else layer @ flow
+    assert flow is not None
     return flow

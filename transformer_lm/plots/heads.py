@@ -110,7 +110,7 @@ def plot_scores(
     ax.set_aspect("auto")
     for column, name in enumerate(scores):
         nulls = null[name].flatten().tolist() if name in null else [None] * len(heads)
-        for row in np.flatnonzero(~np.ma.getmaskarray(shares)[:, column]):
+        for row in np.flatnonzero(~np.ma.getmaskarray(shares)[:, column]).tolist():
             _write_score(ax, (column, row), shares[row, column], chance[name], nulls[row])
     ax.set_xticks(range(len(scores)), scores, rotation=30, ha="right", parse_math=False)
     ax.set_yticks(range(len(heads)), heads, parse_math=False)
@@ -236,7 +236,9 @@ def save_pictures(
         ),
     }
     for layer, profile in enumerate(measured.profile):
-        figures[f"distances_layer_{layer}"] = plot_profile(profile).figure
+        figure = plot_profile(profile).figure
+        assert isinstance(figure, Figure)
+        figures[f"distances_layer_{layer}"] = figure
     paths = []
     for name, figure in figures.items():
         paths.append(folder / f"{name}.png")

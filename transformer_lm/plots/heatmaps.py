@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import XAxis, YAxis
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from torch import Tensor
@@ -87,8 +88,10 @@ def plot_heads(
         if ax is not axes[0]:  # the same queries as on the left
             ax.set_ylabel("")
             ax.tick_params(labelleft=False)
-    axes[0].figure.colorbar(image, ax=list(axes), label="weight", fraction=0.046)
-    return axes[0].figure
+    figure = axes[0].figure
+    assert isinstance(figure, Figure)
+    figure.colorbar(image, ax=list(axes), label="weight", fraction=0.046)
+    return figure
 
 
 def plot_layers(
@@ -123,7 +126,7 @@ def plot_layers(
         for name, weights in recording.items()
     }
 
-    def name_positions(axis: Axis, labels: Sequence[str]) -> None:
+    def name_positions(axis: XAxis | YAxis, labels: Sequence[str]) -> None:
         if longest > 16:
             _mark_ends(axis, len(labels))
         else:
@@ -176,6 +179,7 @@ def checked_shares(
 def draw_labelled(shares: np.ma.MaskedArray, queries: Sequence[str], keys: Sequence[str], ax: Axes) -> AxesImage:
     """Draw one head with its labels in `ax` and return the image, which a colour bar needs."""
     image = draw_cells(shares, ax)
+    assert isinstance(ax.figure, Figure)
     width, height = 72 * ax.figure.get_size_inches() * ax.get_position().size
     points = min(width / len(keys), height / len(queries))  # of a cell, which is square
     _write_labels(ax.xaxis, keys, points)
@@ -197,7 +201,7 @@ def hatch_all(ax: Axes) -> None:
     ax.patch.set(hatch="////", edgecolor="lightgrey")
 
 
-def _write_labels(axis: Axis, labels: Sequence[str], points: float) -> None:
+def _write_labels(axis: XAxis | YAxis, labels: Sequence[str], points: float) -> None:
     """Write a label at each position, or the number of every 16th position if labels would be too small."""
     size = min(0.8 * points, LARGEST_TEXT)
     if size < SMALLEST_TEXT:
@@ -205,14 +209,16 @@ def _write_labels(axis: Axis, labels: Sequence[str], points: float) -> None:
         return
     upright = axis.axis_name == "y" or _are_characters(labels)  # words would run into each other
     # A dollar sign among the labels is a character, not the start of a formula.
-    look = {"fontsize": size, "parse_math": False} | ({} if upright else {"rotation": 45, "ha": "right"})
+    look: dict[str, Any] = {"fontsize": size, "parse_math": False} | (
+        {} if upright else {"rotation": 45, "ha": "right"}
+    )
     axis.set_ticks(range(len(labels)), [with_glyphs(label) for label in labels], **look)
 
 
-def _mark_ends(axis: Axis, count: int) -> None:
+def _mark_ends(axis: XAxis | YAxis, count: int) -> None:
     """Write the numbers of the first and the last of `count` positions, within the ends of the axis."""
     ends = sorted({0, count - 1})
-    axis.set_ticks(ends, ends, fontsize=8)
+    axis.set_ticks(ends, list(map(str, ends)), fontsize=8)
     sides = {"ha": ("left", "right")} if axis.axis_name == "x" else {"va": ("top", "bottom")}
     for name, values in sides.items():
         for label, value in zip(axis.get_ticklabels(), values, strict=False):  # a single end if there is one position

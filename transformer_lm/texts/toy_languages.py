@@ -251,8 +251,8 @@ class _Translator:
         if not determined:
             known = {name: name for name in self.names}
             name = self.taken("a determiner, or a name that was given before", known)
-            noun, place = self.names[name[0]]
-            _, stem, vowel = NOUNS[noun]
+            named, place = self.names[name[0]]
+            _, stem, vowel = NOUNS[named]
             plural, head = False, [name, (stem + vowel + role, place)]
         else:
             plural = self.word in SINGULARS
@@ -263,7 +263,8 @@ class _Translator:
                 new = self.taken("a new name", {name: name for name in NAMES if name not in self.names})
                 self.names[new[0]] = self.words[noun[1]], noun[1]
                 head = [new, noun]
-        end, self.place, before = self.place, start, []
+        end, self.place = self.place, start
+        before: Translated = []
         if determined:
             several = "for several" if plural else "for one"
             stem, place = self.taken(f"a determiner {several}", DETERMINERS[plural])

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -37,6 +37,18 @@ NO_LIMIT = 2**31 - 1
 
 class _PairTokenizer(BaseTokenizer):
     """The base of the two kinds."""
+
+    @property
+    def _library(self) -> "Library":
+        raise NotImplementedError
+
+    @property
+    def _contents(self) -> list[bytes]:
+        raise NotImplementedError
+
+    @staticmethod
+    def _prepared(text: str) -> str:
+        raise NotImplementedError
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without control tokens around them."""
@@ -107,7 +119,7 @@ class WordTokenizer(_PairTokenizer):
         trainer = _library().trainers.WordLevelTrainer(vocab_size=size, show_progress=False)
         trained.train_from_iterator(map(cls._prepared, _several(texts)), trainer)
         vocabulary = trained.get_vocab()
-        return cls(tuple(sorted(vocabulary, key=vocabulary.get)))
+        return cls(tuple(sorted(vocabulary, key=vocabulary.__getitem__)))
 
     @property
     def vocab_size(self) -> int:
@@ -177,7 +189,7 @@ class BytePairTokenizer(_PairTokenizer):
             known.add("".join(pair))
 
     @classmethod
-    def of(cls, texts: Iterable[str], vocab_size: int) -> "BytePairTokenizer":
+    def of(cls, texts: Iterable[str], vocab_size: int | None) -> "BytePairTokenizer":
         """Return a tokenizer with merges from texts, as many as fit into `vocab_size`, or fewer if texts are short.
 
         The control tokens and the 256 bytes count too.
@@ -293,6 +305,6 @@ def _several(texts: Iterable[str]) -> Iterable[str]:
     return texts
 
 
-def _as_tuple(value: object) -> object:
+def _as_tuple(value: object) -> Any:
     """Return a list as a tuple, and anything else as it is, to be refused."""
     return tuple(value) if isinstance(value, list) else value

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -32,6 +33,8 @@ CONFIGS = {
     TransformerEncoderDecoder: EncoderDecoderConfig,
     RecurrentEncoderDecoder: RecurrentConfig,
 }
+
+Found = TypeVar("Found")
 
 KEPT = 2  # checkpoints of a run
 PREFIX = "step-"
@@ -98,7 +101,7 @@ def _sizes(part: Config | Tokenizer | PairTokenizer) -> str:
     """Describe the size of a vocabulary, or of two, in words."""
     if isinstance(part, PairTokenizer):
         return f"{part.source.vocab_size} and {part.target.vocab_size}"
-    if hasattr(part, "source_vocab_size"):
+    if isinstance(part, EncoderDecoderConfig | RecurrentConfig):
         return f"{part.source_vocab_size} and {part.target_vocab_size}"
     return str(part.vocab_size)
 
@@ -109,8 +112,8 @@ def load_weights(model: Model, tensors: Mapping[str, Tensor], path: Path) -> Non
     for name in sorted(parameters.keys() | tensors.keys()):
         expected, found = (tuple(each[name].shape) if name in each else None for each in (parameters, tensors))
         if expected != found:
-            expected, found = ("nothing" if shape is None else f"shape {shape}" for shape in (expected, found))
-            raise ValueError(f"{path} must fit the model, which has {expected} as {name}, got {found}.")
+            ours, theirs = ("nothing" if shape is None else f"shape {shape}" for shape in (expected, found))
+            raise ValueError(f"{path} must fit the model, which has {ours} as {name}, got {theirs}.")
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])
@@ -202,7 +205,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     return _opened(path, lambda file: {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
 
 
-def _opened(path: Path, read: Callable) -> object:
+def _opened(path: Path, read: Callable[[Any], Found]) -> Found:
     """Return the result of reading a safetensors file. Raises ValueError if it cannot be read."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} must be a file, got none there.")

@@ -135,7 +135,7 @@ def evaluate(model: nn.Module, part: Part, pad: int, max_len: int = 256) -> tupl
 
 
 def accuracies_over_seeds(
-    make_model: Callable[[], nn.Module], data: Dataset, seeds: Iterable[int], **settings: float
+    make_model: Callable[[], nn.Module], data: Dataset, seeds: Iterable[int], **settings: Any
 ) -> list[float]:
     """Return the validation accuracy of a model for each seed, which decides its initial weights and its batches.
 
@@ -185,7 +185,9 @@ def _over_batches(
 
     For a stack of models, with `stacked_cross_entropy`, both are lists with one number for each model.
     """
-    total, right, count = 0.0, 0.0, 0
+    total: Tensor | float = 0.0
+    right: Tensor | float = 0.0
+    count = 0
     for tokens, labels in batches:
         logits = model(tokens)
         loss = cross_entropy(logits, labels)  # () or (s,)
@@ -201,6 +203,8 @@ def _over_batches(
         total += loss.detach().cpu().double() * labels.shape[-1]  # on the CPU, because not every device has doubles
         right += (logits.argmax(dim=-1) == labels).sum(dim=-1).cpu().double()
         count += labels.shape[-1]
+    assert isinstance(total, Tensor)
+    assert isinstance(right, Tensor)
     return (total / count).tolist(), (right / count).tolist()
 
 

@@ -40,7 +40,7 @@ def from_gpt2(state: Mapping[str, Tensor], num_heads: int) -> TransformerLM:
     (vocab_size, hidden), max_len = state["wte.weight"].shape, len(state["wpe.weight"])
     config = LMConfig(vocab_size, max_len, hidden, layers, num_heads)
     model = TransformerLM(config).to(state["wte.weight"].dtype)
-    weights = {}
+    weights: dict[str, Tensor] = {}
     for name, tensor in state.items():
         weights |= _renamed(name, tensor)
     load_weights(model, weights, Path("state"))

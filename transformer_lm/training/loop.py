@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,7 @@ from tqdm.auto import tqdm
 from transformer_lm.texts.corpora import Corpus
 from transformer_lm.texts.pairs import PairCorpus
 from transformer_lm.training.checkpoints import (
+    Model,
     has_checkpoints,
     load_checkpoint,
     load_weights,
@@ -122,11 +124,11 @@ class History:
         return len(self.loss)
 
 
-Report = Callable[[nn.Module, History], None]
+Report = Callable[[Any, History], None]
 
 
 def train(
-    model: nn.Module,
+    model: Model,
     corpus: Corpus | PairCorpus,
     recipe: Recipe,
     *,
@@ -183,8 +185,9 @@ def train(
 class _Run:
     """A model in training: its optimizers, its random numbers, and its history so far."""
 
-    def __init__(self, model: nn.Module, corpus: Corpus | PairCorpus, recipe: Recipe) -> None:
+    def __init__(self, model: Model, corpus: Corpus | PairCorpus, recipe: Recipe) -> None:
         self.model, self.corpus, self.recipe = model, corpus, recipe
+        self.task: Translation | LanguageModelling
         if isinstance(corpus, PairCorpus):
             self.task = Translation(model, corpus, recipe.batch_size, recipe.seed, recipe.label_smoothing)
         elif recipe.label_smoothing:
@@ -270,12 +273,12 @@ class _Run:
         batch = self.task.batch(step)  # the same in all processes
         mine = tuple(tensor[self.rank :: self.world].to(self.device) for tensor in batch)
         portions = list(zip(*(tensor.chunk(self.recipe.accumulation) for tensor in mine), strict=True))
-        labels, total = self.task.num_labels(batch), 0.0
+        labels, total = self.task.num_labels(batch), torch.zeros((), device=self.device)
         for number, portion in enumerate(portions):
             share = self.task.num_labels(portion) / labels * self.world  # gradients are averaged over processes
             # Processes exchange gradients only once, with the last portion.
-            waits = self.world > 1 and number + 1 < len(portions)
-            with self.parallel.no_sync() if waits else nullcontext():
+            parallel, waits = self.parallel, number + 1 < len(portions)
+            with parallel.no_sync() if isinstance(parallel, DistributedDataParallel) and waits else nullcontext():
                 with self._precision():
                     loss = self.task.loss(self.parallel, portion) * share
                 loss.backward()
@@ -296,7 +299,9 @@ class _Run:
 def make_optimizers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Return the optimizers of a recipe; each group stores its highest learning rate. Only matrices decay."""
     with_muon = recipe.optimizer == "muon"
-    matrices, decaying, others = [], [], []
+    matrices: list[nn.Parameter] = []
+    decaying: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         is_matrix = "blocks." in name and name.endswith(".weight") and parameter.dim() == 2
         kind = matrices if is_matrix and with_muon else decaying if parameter.dim() == 2 else others
@@ -305,7 +310,8 @@ def make_optimizers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimi
         raise ValueError(f"optimizer must be adamw for a model without blocks, got muon for {type(model).__name__}.")
     groups = [{"params": decaying, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
-    optimizers = [torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=recipe.betas, fused=True)]
+    adamw = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=recipe.betas, fused=True)
+    optimizers: list[torch.optim.Optimizer] = [adamw]
     if with_muon:
         optimizers.append(Muon(matrices, lr=recipe.matrix_learning_rate))
     for optimizer in optimizers:

@@ -30,7 +30,7 @@ class Muon(torch.optim.Optimizer):
             raise ValueError(f"parameters must be matrices, got one of shape {vectors[0]}.")
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # in one, not in two overloads
         """Update all matrices that have a gradient."""
         loss = None
         if closure is not None:
@@ -47,7 +47,7 @@ class Muon(torch.optim.Optimizer):
 
     def _step_together(self, matrices: list[Tensor], group: dict) -> None:
         """Update matrices of the same shape up to transposition."""
-        gradients = [matrix.grad for matrix in matrices]
+        gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
         for matrix in matrices:
             self.state[matrix].setdefault("momentum", torch.zeros_like(matrix))
         averages = [self.state[matrix]["momentum"] for matrix in matrices]

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from transformer_lm.lm import batch_to_labeled_samples, compute_loss, evaluating, loss_per_token, random_slices
+from transformer_lm.modeling_encoder_decoder import EncoderDecoderConfig
+from transformer_lm.modeling_lm import LMConfig
 from transformer_lm.texts.corpora import Corpus
 from transformer_lm.texts.pairs import Pair, PairCorpus, padded_pairs, pair_batches
 from transformer_lm.texts.word_tokenizers import END, PAD, START
+from transformer_lm.training.checkpoints import Model
 from transformer_lm.translation.targets import shift_target, translation_loss
 
 EVALUATED = 250  # pairs in a batch for validation
@@ -20,19 +23,20 @@ EVALUATED = 250  # pairs in a batch for validation
 class LanguageModelling:
     """Next-token prediction on random slices of a text."""
 
-    def __init__(self, model: nn.Module, corpus: Corpus, batch_size: int, seed: int) -> None:
-        if not hasattr(model.config, "vocab_size"):
+    def __init__(self, model: Model, corpus: Corpus, batch_size: int, seed: int) -> None:
+        config = model.config
+        if not isinstance(config, LMConfig):
             raise ValueError(f"model must be a language model for a corpus of text, got {type(model).__name__}.")
-        if corpus.tokenizer.vocab_size != model.config.vocab_size:
-            sizes = f"{model.config.vocab_size} and {corpus.tokenizer.vocab_size}"
+        if corpus.tokenizer.vocab_size != config.vocab_size:
+            sizes = f"{config.vocab_size} and {corpus.tokenizer.vocab_size}"
             raise ValueError(f"model and corpus must have as many tokens, got {sizes}.")
         for part in ("train", "validation"):
-            if len(getattr(corpus, part)) <= model.config.max_len:
+            if len(getattr(corpus, part)) <= config.max_len:
                 raise ValueError(
-                    f"the {part} text must be longer than max_len={model.config.max_len}, "
+                    f"the {part} text must be longer than max_len={config.max_len}, "
                     f"got {len(getattr(corpus, part))} tokens: take a longer text or a smaller max_len."
                 )
-        self.corpus, self.batch_size, self.seed, self.max_len = corpus, batch_size, seed, model.config.max_len
+        self.corpus, self.batch_size, self.seed, self.max_len = corpus, batch_size, seed, config.max_len
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
         """Return the slices of a step, (b, n + 1), which depend only on seed and step."""
@@ -58,11 +62,12 @@ class LanguageModelling:
 class Translation:
     """Next-token prediction at every position of a translation (teacher forcing), on pairs of similar length."""
 
-    def __init__(self, model: nn.Module, corpus: PairCorpus, batch_size: int, seed: int, smoothing: float) -> None:
-        if not hasattr(model.config, "source_vocab_size"):
+    def __init__(self, model: Model, corpus: PairCorpus, batch_size: int, seed: int, smoothing: float) -> None:
+        config = model.config
+        if isinstance(config, LMConfig):
             raise ValueError(f"model must translate for a corpus of pairs, got {type(model).__name__}.")
         ours = (corpus.source_tokenizer.vocab_size, corpus.target_tokenizer.vocab_size)
-        theirs = (model.config.source_vocab_size, model.config.target_vocab_size)
+        theirs = (config.source_vocab_size, config.target_vocab_size)
         if ours != theirs:
             raise ValueError(f"model and corpus must have as many tokens on both sides, got {theirs} and {ours}.")
         if len(corpus.train) < batch_size:
@@ -70,8 +75,8 @@ class Translation:
                 f"batch_size must be at most {len(corpus.train)}, the pairs to train on, got {batch_size}."
             )
         longest = max(max(len(source), len(target) + 1) for source, target in (*corpus.train, *corpus.validation))
-        if longest > getattr(model.config, "max_len", longest):
-            raise ValueError(f"max_len must be {longest}, the longest sentence, or more, got {model.config.max_len}.")
+        if isinstance(config, EncoderDecoderConfig) and longest > config.max_len:
+            raise ValueError(f"max_len must be {longest}, the longest sentence, or more, got {config.max_len}.")
         self.corpus, self.batch_size, self.seed, self.smoothing = corpus, batch_size, seed, smoothing
         self._epoch: tuple[int, list[list[Pair]]] = (-1, [])
 

@@ -1,6 +1,7 @@
 """Presets: model sizes and matching recipes, by name."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from transformer_lm.modeling_lm import LMConfig, TransformerLM
 from transformer_lm.training.loop import Recipe
@@ -25,15 +26,15 @@ class Preset:
     settings: dict
     recipe: Recipe
 
-    def make_config(self, vocab_size: int, **changes: object) -> LMConfig:
+    def make_config(self, vocab_size: int, **changes: Any) -> LMConfig:
         """Return the settings of a model, with changes."""
         return LMConfig(vocab_size, **self.settings | changes)
 
-    def make_model(self, vocab_size: int, **changes: object) -> TransformerLM:
+    def make_model(self, vocab_size: int, **changes: Any) -> TransformerLM:
         """Return an untrained model, with changes to its settings."""
         return TransformerLM(self.make_config(vocab_size, **changes))
 
-    def make_recipe(self, **changes: object) -> Recipe:
+    def make_recipe(self, **changes: Any) -> Recipe:
         """Return the recipe with changes."""
         return replace(self.recipe, **changes)
 

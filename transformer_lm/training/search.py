@@ -81,14 +81,19 @@ def search_settings(
             trial.set_user_attr("accuracies", accuracies)
             study.tell(trial, sum(accuracies) / len(accuracies))
 
-    found = sorted(study.get_trials(states=[complete]), key=lambda trial: -trial.value)
+    found = sorted(study.get_trials(states=[complete]), key=lambda trial: -_value(trial))
     if not found:
         raise ValueError(f"space must have settings that keep the loss finite, got none in {trials} trials.")
     table = ResultsTable("settings", rows="settings", columns="split")
-    for rank, trial in enumerate(found, start=1):
-        settings = [f"{name}={v:.3g}" if isinstance(v, float) else f"{name}={v}" for name, v in trial.params.items()]
-        table.add(f"{rank}. {', '.join(settings)}", "validation", trial.user_attrs["accuracies"])
-    return Search(space | found[0].params, found[0].value, table)
+    for rank, each in enumerate(found, start=1):
+        settings = [f"{name}={v:.3g}" if isinstance(v, float) else f"{name}={v}" for name, v in each.params.items()]
+        table.add(f"{rank}. {', '.join(settings)}", "validation", each.user_attrs["accuracies"])
+    return Search(space | found[0].params, _value(found[0]), table)
+
+
+def _value(trial: Any) -> float:
+    """Return what a complete trial of Optuna's has reached."""
+    return trial.value
 
 
 def _range(name: str, values: list | tuple, optuna: Any) -> Any:

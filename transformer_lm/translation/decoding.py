@@ -8,6 +8,7 @@ Axes: b batch, m positions of the source, n of the target, k beams, v vocabulary
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,14 +37,14 @@ class _Anew:
 class _Reader:
     """A uniform interface for models with and without a cache."""
 
-    def __init__(self, model: nn.Module, cached: bool) -> None:
+    def __init__(self, model: Any, cached: bool) -> None:
         self.model, self.remembers = model, cached and hasattr(model, "next_scores")
 
-    def begin(self, source: Tensor) -> object:
+    def begin(self, source: Tensor) -> Any:
         """Return the state after reading the source."""
         return self.model.begin(source) if self.remembers else _Anew(source, source[:, :0])
 
-    def next_scores(self, tokens: Tensor, state: object) -> Tensor:
+    def next_scores(self, tokens: Tensor, state: Any) -> Tensor:
         """Return the logits after one more token of each target, (b, v)."""
         if self.remembers:
             return self.model.next_scores(tokens, state)
@@ -118,7 +119,8 @@ def _decoded(
         source = source.to(device)
         reader = _Reader(model, cached)
         state, tokens = reader.begin(source), torch.full((b,), start, device=device)
-        ended, found = torch.zeros(b, dtype=torch.bool, device=device), []
+        ended = torch.zeros(b, dtype=torch.bool, device=device)
+        found: list[Tensor] = []
         while len(found) < max_len and not ended.all():
             scores = reader.next_scores(tokens, state).clone()
             scores[:, pad] = -math.inf  # padding is not a word
@@ -193,7 +195,7 @@ def _limit(model: nn.Module, max_len: int) -> int:
 
 @sealed_while_open("greedy-decode")
 def translated(
-    model: nn.Module, tokenizer: PairTokenizer, sentences: Sequence[str], beams: int = 1, **options: object
+    model: nn.Module, tokenizer: PairTokenizer, sentences: Sequence[str], beams: int = 1, **options: Any
 ) -> list[str]:
     """Return translations of sentences, by greedy search for one beam, else by beam search, with the options of either.
 

@@ -42,9 +42,10 @@ def cross_attention_map(model: nn.Module, source: Tensor, target: Tensor) -> Ten
         target   (b, n)  begins with START
         returns  (b, n, m)
     """
-    if hasattr(model, "attention_map"):  # a recurrent network, which has one head
+    look = getattr(model, "attention_map", None)
+    if look is not None:  # a recurrent network, which has one head
         with evaluating(model) as device:
-            return model.attention_map(source.to(device), target.to(device))
+            return look(source.to(device), target.to(device))
     maps = record_attention(model, source, target)
     *_, last = (weights for name, weights in maps.items() if name.endswith("cross_attention.weights"))
     return last.mean(dim=1)

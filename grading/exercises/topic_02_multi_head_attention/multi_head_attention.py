@@ -161,7 +161,7 @@ def mixing_is_right(outputs: Arrays, case: Arrays, expected: Arrays, allowed: To
     return all(_is_mixed(outputs, case, suffix, 10 * allowed[f"output{suffix}"]) for suffix in suffixes)
 
 
-def _is_mixed(outputs: Arrays, case: Arrays, suffix: str, tolerance: float) -> bool:
+def _is_mixed(outputs: Arrays, case: Arrays, suffix: str, tolerance: float | np.ndarray) -> bool:
     """Return whether an output follows from its own weights, with heads merged and projected."""
     weights, values = outputs.get(f"weights{suffix}"), _values(case)
     if weights is None:
@@ -179,8 +179,9 @@ def mixing(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) 
     inputs = dropout_inputs(torch.Generator().manual_seed(rng.getrandbits(63)))
     arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
     reply, found = answer.ask("call_as", arrays, name=record.defines, exercise=MULTI_HEAD_DROPOUT.id)
-    if failure_told(reply):
-        raise failure_told(reply)
+    failed = failure_told(reply)
+    if failed:
+        raise failed
     half, whole = found.get("outputs/output_half"), torch.from_numpy(reference(arrays)["output"])
     compare_half(inputs, None if half is None else torch.from_numpy(half), whole)
     return mark

@@ -3,6 +3,7 @@
 import random
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -95,7 +96,10 @@ def _check_parts(record: ValueRecord, answer: Answer, rng: random.Random) -> Non
 
     def ask(inputs: dict[str, torch.Tensor], output: str) -> torch.Tensor:
         case = {name: tensor.numpy() for name, tensor in inputs.items()}
-        how = {"half": {"do": "call_as", "exercise": ENCODER_DROPOUT.id}, "output": {"do": "call", "build": True}}
+        how: dict[str, dict[str, Any]] = {
+            "half": {"do": "call_as", "exercise": ENCODER_DROPOUT.id},
+            "output": {"do": "call", "build": True},
+        }
         return torch.from_numpy(_asked(record, answer, case, name=output, **how[output]))
 
     check_halves(ask, torch.Generator().manual_seed(rng.getrandbits(63)))

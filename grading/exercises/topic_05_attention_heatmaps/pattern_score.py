@@ -56,7 +56,7 @@ def _move(rows: NDArray[np.float64], key: int, other: int) -> None:
 
 def reference(case: Arrays) -> Arrays:
     """Return scores and chance in the batch, then those of the last head in the last sequence."""
-    outputs = {}
+    outputs: Arrays = {}
     for end, part in (("", slice(None)), (ALONE, slice(-1, None))):
         score, chance = reference_score(case["weights"][part, part], case["pattern"][part])
         outputs |= {f"score{end}": score, f"chance{end}": np.array([chance])}

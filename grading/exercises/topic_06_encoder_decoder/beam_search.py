@@ -28,6 +28,7 @@ CANDIDATES = 12  # number of sources from which one is chosen for a search
 MARGIN = 2.0**-12  # between survivors and others: far more than rounding changes a score
 
 Logs = Callable[[tuple[int, ...]], list[float]]  # log-probabilities of the next token, by the tokens after START
+Hypothesis = tuple[float, bool, tuple[int, ...], float, int]
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
@@ -198,7 +199,8 @@ def _searched(case: Arrays, logs: list, source: list[int], name: str, rules: Sea
     start, end, _ = case["given"].tolist()
     of_source, of_target = case["places"].tolist()
     number = sum(of_source[place % PERIOD] * (token + 1) for place, token in enumerate(source))
-    survivors, aside = [(0.0, False, (), 0.0, number + of_target[0] * (start + 1))], []
+    survivors: list[Hypothesis] = [(0.0, False, (), 0.0, number + of_target[0] * (start + 1))]
+    aside: list[Hypothesis] = []
     margin = 1.0
     by_sum, mixed = rules.ranked == "by-sum", rules.ranked == "by-score-if-finished"
     enough = None if mixed else width + 1  # best tokens of a hypothesis; no more of them can survive

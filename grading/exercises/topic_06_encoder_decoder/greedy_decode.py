@@ -1,7 +1,7 @@
 """The exercise of topic 06 about greedy decoding, which always takes the most likely next token."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +69,8 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 def row_of_scores(case: Arrays, source: NDArray[np.int64], tokens: list[int]) -> NDArray[np.float64]:
     """Return the table row that is selected by a source and the tokens so far, with START first."""
     number = 0
-    for multipliers, side in zip(case["places"], (source, tokens), strict=True):
+    sides: tuple[Iterable[int], ...] = (source, tokens)
+    for multipliers, side in zip(case["places"], sides, strict=True):
         number += sum(int(multipliers[place % PERIOD]) * (int(token) + 1) for place, token in enumerate(side))
     return case["table"][number % ROWS]
 
@@ -90,7 +91,7 @@ def reference(case: Arrays) -> Arrays:
     def translation(source: NDArray[np.int64], max_len: int) -> list[int]:
         def scores(tokens: list[int]) -> NDArray[np.float64]:
             row = np.array(row_of_scores(case, source, tokens))
-            row[end] += SURE * (len(tokens) == length(np.count_nonzero(source != pad)))
+            row[end] += SURE * (len(tokens) == length(int(np.count_nonzero(source != pad))))
             return row
 
         return likeliest_tokens(scores, start, end, max_len)

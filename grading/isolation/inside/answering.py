@@ -2,6 +2,7 @@
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,14 +14,13 @@ from traitlets.config import Config
 
 from transformer_lm.checks import EXERCISES
 from transformer_lm.checks.engine.calling import Caller, Way
-from transformer_lm.checks.engine.contract import PublicExercise
-from transformer_lm.checks.engine.experiments import ExperimentExercise
+from transformer_lm.checks.engine.contract import Contract, PublicExercise
 from transformer_lm.checks.engine.failure import NOT_THEIRS, CheckFailed, described, described_errors, kind
 from transformer_lm.checks.engine.observed_shapes import observe
 from transformer_lm.checks.engine.reported_values import plain
 from transformer_lm.checks.engine.shape_comments import findings
 from transformer_lm.checks.engine.style import style_findings
-from transformer_lm.checks.engine.written_tests import TestExercise, outcome_of
+from transformer_lm.checks.engine.written_tests import outcome_of
 from transformer_lm.shapes import ShapeError
 
 NOT_THEIRS.add(Path(__file__).resolve().parent)  # no line in this folder is the student's
@@ -35,13 +35,18 @@ class _KeepsNothing(dict):
         return []
 
 
+def _show_nothing(*arguments: object, **options: object) -> None:
+    pass
+
+
 def _new_shell() -> InteractiveShell:
     """Return the shell that runs cells, without history and tracebacks."""
     config = Config()
     config.HistoryManager.enabled = False
     shell = InteractiveShell.instance(config=config)
+    assert shell.history_manager is not None
     shell.history_manager.outputs = _KeepsNothing()  # otherwise endless printing uses up memory before time
-    shell.showtraceback = shell.showsyntaxerror = lambda *arguments, **options: None
+    shell.showtraceback = shell.showsyntaxerror = _show_nothing  # type: ignore[method-assign]  # how a shell is quiet
     return shell
 
 
@@ -53,7 +58,7 @@ def _leave_as_it_is(model: object = None, *arguments: object, **options: object)
 
 
 # There is no compiler in the sandbox; uncompiled code gives the same results.
-torch.compile = torch.jit.script = _leave_as_it_is
+torch.compile = torch.jit.script = _leave_as_it_is  # type: ignore[assignment]  # takes any model
 
 
 def serve(connection: socket.socket) -> None:
@@ -89,11 +94,9 @@ def _run(source: str) -> str | None:
 class Answer:
     """The names that the student's cells have defined, ready to be called; each method answers one kind of request."""
 
-    def __init__(
-        self, exercise: PublicExercise | TestExercise | ExperimentExercise | None, connection: socket.socket
-    ) -> None:
+    def __init__(self, exercise: Contract | None, connection: socket.socket) -> None:
         self.exercise, self.connection = exercise, connection
-        self.caller = Caller(exercise)
+        self.caller = Caller(exercise) if isinstance(exercise, PublicExercise) else None
 
     def defines(self, arrays: dict, name: str) -> tuple[dict, dict]:
         """Report whether the cells define a name."""
@@ -117,13 +120,14 @@ class Answer:
             facts["error"] = failed.failure.as_table()
         return facts, results
 
-    def call_as(self, arrays: dict, exercise: str, **request: object) -> tuple[dict, dict]:
+    def call_as(self, arrays: dict, exercise: str, **request: Any) -> tuple[dict, dict]:
         """Build and call the answer as another exercise specifies."""
         return Answer(EXERCISES[exercise], self.connection).call(arrays, build=True, **request)
 
     def call(self, arrays: dict, name: str, **way: bool) -> tuple[dict, dict]:
         """Call the answer on these inputs, after building it if asked to; return its outputs, and the inputs."""
         inputs = {key: torch.from_numpy(array.copy()) for key, array in arrays.items()}
+        assert self.caller is not None
         outcome = self.caller.call(SHELL.user_ns.get(name), inputs, Way(**way))
         failed = outcome.failed and outcome.failed.failure.as_table()
         reply: dict = {"error": failed, "kinds": {}, "tensors": {}, "products": outcome.products}
@@ -144,6 +148,7 @@ class Answer:
         given = {key: torch.from_numpy(array.copy()) for key, array in arrays.items()}
 
         def run(answer: object) -> None:
+            assert isinstance(self.exercise, PublicExercise)
             for _ in self.exercise.called(self.exercise.build(answer, given), given):
                 pass
 

@@ -195,7 +195,7 @@ def _in_new_namespaces(run: Callable[[], None], strict: bool, writing: int) -> N
     try:
         faults = _faults()
         if faults and strict:
-            return
+            os._exit(status)
         child = os.fork()
         if child == 0:
             os.close(writing)

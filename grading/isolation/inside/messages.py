@@ -7,6 +7,7 @@ import json
 import math
 import socket
 import struct
+from typing import Protocol
 
 import numpy as np
 from safetensors import SafetensorError
@@ -17,6 +18,13 @@ NUMBERS = 3 * 10**6  # in one output of an answer; no right output has more, wha
 TEXT_LIMIT = 4 * 2**20  # bytes of the table, which may take thirty times as much memory
 
 _SIZES = struct.Struct("!II")  # of the table, of the arrays
+
+
+class Received(Protocol):
+    """The end of a connection that messages come out of, such as a socket."""
+
+    def recv(self, size: int, /) -> bytes:
+        """Return some of the next bytes, at most so many; none if the other side has closed the connection."""
 
 
 class Disconnected(Exception):
@@ -38,7 +46,7 @@ def send(connection: socket.socket, table: dict, arrays: dict[str, np.ndarray] |
         raise Disconnected(str(error)) from error
 
 
-def receive(connection: socket.socket) -> tuple[dict, dict[str, np.ndarray]]:
+def receive(connection: Received) -> tuple[dict, dict[str, np.ndarray]]:
     """Return the next table and its arrays.
 
     Raises Disconnected when the other side is gone, TimeoutError when the connection's timeout has passed, and
@@ -63,7 +71,7 @@ def receive(connection: socket.socket) -> tuple[dict, dict[str, np.ndarray]]:
     return table, arrays
 
 
-def _read(connection: socket.socket, size: int) -> bytes:
+def _read(connection: Received, size: int) -> bytes:
     chunks = bytearray()
     while len(chunks) < size:
         try:

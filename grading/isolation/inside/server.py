@@ -55,13 +55,14 @@ def _import_what_answers_use() -> None:
     import torch
 
     import transformer_lm
+    from transformer_lm.checks.engine.calling import ProductCounter
 
     torch.set_num_threads(1)
     for module in pkgutil.walk_packages(transformer_lm.__path__, "transformer_lm."):
         importlib.import_module(module.name)
     importlib.import_module("answering")
     # torch loads more modules the first time that its operations are counted.
-    with transformer_lm.checks.engine.calling.ProductCounter():
+    with ProductCounter():
         torch.ones(2, 2) @ torch.ones(2, 2)
 
 

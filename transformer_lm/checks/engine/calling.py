@@ -3,10 +3,10 @@
 The two differ in where the answer runs, in the inputs and in the tolerance. They share the rest.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -27,14 +27,15 @@ OTHER_SIZES = hint("other-sizes")
 SIZE_ONE = hint("size-one")
 
 
+@dataclass(frozen=True, match_args=False)
 class CallContract(Protocol):
     """The facts about an exercise that are needed to call its answers; see `PublicExercise`."""
 
     axes: dict[str, str]
     trains: tuple[str, ...]
     reads: tuple[str, ...]
-    build: Callable[[object, Inputs], object]
-    call: Callable[[object, Inputs], Iterator[object]]
+    build: Callable[[Any, Inputs], Any]
+    call: Callable[[Any, Inputs], Iterator[object]]
     tried: Callable[[Inputs, str], str]
     products: int | None
     batched: bool
@@ -184,7 +185,7 @@ class ProductCounter(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def _products_behind(outputs: dict[str, object]) -> int:
+def _products_behind(outputs: Mapping[str, object]) -> int:
     """Return the number of matrix products in the autograd graph of the outputs, whatever the counter has seen."""
     seen, waiting = set(), [value.grad_fn for value in outputs.values() if isinstance(value, Tensor)]
     while waiting:

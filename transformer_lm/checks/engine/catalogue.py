@@ -22,7 +22,7 @@ class Hint(str):
         hint.id = id
         return hint
 
-    def __getnewargs__(self) -> tuple[str, str]:
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]  # as many as our __new__ takes
         """Return the arguments that copy and pickle need to recreate the hint."""
         return str(self), self.id
 

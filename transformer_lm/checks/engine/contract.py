@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -24,6 +24,8 @@ from transformer_lm.test_values import Case, load_frozen
 
 AHEAD = hint("future-has-weight")
 NOT_YOURS = hint("not-yours")
+
+Module = TypeVar("Module")
 
 
 @runtime_checkable
@@ -54,8 +56,8 @@ class PublicExercise:
     axes: dict[str, str]
     trains: tuple[str, ...]
     reads: tuple[str, ...]
-    build: Callable[[object, Inputs], object]
-    call: Callable[[object, Inputs], Iterator[Tensor]]
+    build: Callable[[Any, Inputs], Any]
+    call: Callable[[Any, Inputs], Iterator[object]]
     tried: Callable[[Inputs, str], str]
     products: int | None = None
     batched: bool = True
@@ -69,7 +71,7 @@ class PublicExercise:
         """Return the outputs that come from the same call as this one."""
         return next((names for names in self.returned_together if output in names), (output,))
 
-    def called(self, subject: object, inputs: Inputs) -> Iterator[Tensor]:
+    def called(self, subject: object, inputs: Inputs) -> Iterator[Any]:
         """Yield the outputs in order, up to the first error, which is raised."""
         for output in self.call(subject, inputs):
             if isinstance(output, Exception):
@@ -94,14 +96,14 @@ class PublicExercise:
     def only(self, about: str, *outputs: str) -> "PublicExercise":
         """Return the exercise restricted to some of its outputs; `about` describes them in words."""
 
-        def call(subject: object, inputs: Inputs) -> Iterator[Tensor]:
+        def call(subject: object, inputs: Inputs) -> Iterator[object]:
             found = zip(self.axes, self.call(subject, inputs), strict=False)
             yield from (value for name, value in found if name in outputs)
 
         trains = tuple(name for name in self.trains if name in outputs)
         return replace(self, axes={name: self.axes[name] for name in outputs}, trains=trains, call=call, about=about)
 
-    def check(self, answer: object, *more: Callable[[object], None]) -> None:
+    def check(self, answer: object, *more: Callable[[Any], None]) -> None:
         """Print one line if the answer is right in every call and passes all of `more`, else raise CheckFailed."""
         frozen, caller = load_frozen(self.id), Caller(self, self.rules)
         cases = self._cases(frozen.cases)
@@ -150,13 +152,16 @@ class PublicExercise:
                 tried, together = self.tried(given, name), self.together(name)
                 compare(tried, name, self.axes[name], outcome.outputs, case, hints, together)
         if len(outcome.outputs) < len(self.axes):
+            assert outcome.failed is not None
             raise outcome.failed
         self.compare_products(self.tried(given, next(iter(self.axes))), outcome.products)
 
     def _compare_the_rest(self, outcome: Outcome, given: Inputs, case: Case) -> None:
         """Raise CheckFailed unless the future has no weight, the inputs are unchanged, and the gradients are right."""
         for name in self.causal:
-            if any(row[..., i + 1 :].any() for i, row in enumerate(outcome.outputs[name].unbind(-2))):
+            weights = outcome.outputs[name]
+            assert isinstance(weights, Tensor)
+            if any(row[..., i + 1 :].any() for i, row in enumerate(weights.unbind(-2))):
                 raise CheckFailed(self.tried(given, name), f"{name} has small weights there", "exactly 0", AHEAD)
         tried = self.tried(given, next(iter(self.axes)))
         require_unchanged(tried, given, outcome.after)
@@ -192,7 +197,7 @@ def on_device(inputs: Inputs) -> Inputs:
     return {name: tensor.to(device, copy=True) for name, tensor in inputs.items()}
 
 
-def load_parameters(module: object, weights: Inputs, tried: str) -> nn.Module:
+def load_parameters(module: Module, weights: Inputs, tried: str) -> Module:
     """Replace a module's parameters by tensors, by name, such as `q.weight`; gradients flow to the tensors.
 
     Raises CheckFailed if the object is not a module, or a parameter is missing or has another shape.
@@ -203,7 +208,7 @@ def load_parameters(module: object, weights: Inputs, tried: str) -> nn.Module:
     fixed = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
     for name, weight in weights.items():
         layer, _, part = name.rpartition(".")
-        owner = getattr(module, layer, None) if layer else module
+        owner: Any = getattr(module, layer, None) if layer else module
         theirs = getattr(owner, part, None)
         if not isinstance(theirs, Tensor):
             yours, expected = f"there is no parameter {name}", f"{name} of shape {tuple(weight.shape)}"

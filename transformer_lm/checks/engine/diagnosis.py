@@ -24,7 +24,7 @@ def compare(
     tried: str,
     name: str,
     axes: str,
-    outputs: dict[str, object],
+    outputs: Mapping[str, object],
     case: Case,
     hints: dict[str, str],
     together: tuple[str, ...] = (),
@@ -36,8 +36,8 @@ def compare(
     yours, expected = outputs[name], case.outputs[name]
     words = in_words(expected.shape, axes)
     if not isinstance(yours, Tensor):
-        expected = f"{name} is a tensor {words}"
-        raise CheckFailed(tried, f"{name} is {kind(yours)}", expected, hint("not-a-tensor", name=name))
+        known = hint("not-a-tensor", name=name)
+        raise CheckFailed(tried, f"{name} is {kind(yours)}", f"{name} is a tensor {words}", known)
     if not close(yours, expected):
         known = known_mistake(outputs, name, case, hints, together) or general_hint(yours, expected)
         if yours.shape != expected.shape:
@@ -47,8 +47,8 @@ def compare(
         index = ", ".join([*map(str, row), *([f"{start}:"] if start else [])])
         where = f"{name}[{index}]" if index else name
         whole = _is_whole(expected)
-        shown = [f"{where} = {_numbers(tensor[tuple(row)][start:], whole)}" for tensor in (yours, expected)]
-        raise CheckFailed(tried, *shown, known)
+        mine, right = (f"{where} = {_numbers(tensor[tuple(row)][start:], whole)}" for tensor in (yours, expected))
+        raise CheckFailed(tried, mine, right, known)
 
 
 def compare_gradients(tried: str, output: str, found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -79,7 +79,7 @@ def _array(numbers: ArrayLike) -> np.ndarray:
 
 
 def known_mistake(
-    outputs: dict[str, object], wrong: str, case: Case, hints: dict[str, str], together: tuple[str, ...] = ()
+    outputs: Mapping[str, object], wrong: str, case: Case, hints: dict[str, str], together: tuple[str, ...] = ()
 ) -> Hint | None:
     """Return the hint of the known mistake that explains the wrong output, all before it, and most after it.
 
@@ -95,11 +95,12 @@ def known_mistake(
             explained[mistake] = len(alike)
     if not explained:
         return None
-    mistake = max(explained, key=explained.get)
-    return hints[mistake] if isinstance(hints[mistake], Hint) else Hint(hints[mistake], mistake)
+    mistake = max(explained, key=explained.__getitem__)
+    known = hints[mistake]
+    return known if isinstance(known, Hint) else Hint(known, mistake)
 
 
-def _has_its_own(name: str, mistake: str, wrong: str, outputs: dict[str, object], case: Case) -> bool:
+def _has_its_own(name: str, mistake: str, wrong: str, outputs: Mapping[str, object], case: Case) -> bool:
     """Return whether a later output has a separate mistake, and each of the two mistakes changes only one output."""
     if list(outputs).index(name) < list(outputs).index(wrong) or mistake in case.mistakes.get(name, {}):
         return False

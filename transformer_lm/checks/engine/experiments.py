@@ -13,8 +13,14 @@ from transformer_lm.checks.engine.reported_values import is_number, listed, plai
 SEEDS = 5
 ENOUGH = 3  # of the seeds must reach the goal
 MOST_STEPS, MOST_TOKENS = 1000, 200_000  # grading trains up to 15 times
-LIMITS = {"hidden": (1, 64), "learning_rate": (1e-6, 1), "batch_tokens": (2, 4096), "epochs": (1, 100)}
-HEADS = {"num_heads": (1, 16)}
+Limits = dict[str, tuple[float, float]]
+LIMITS: Limits = {
+    "hidden": (1, 64),
+    "learning_rate": (1e-6, 1),
+    "batch_tokens": (2, 4096),
+    "epochs": (1, 100),
+}
+HEADS: Limits = {"num_heads": (1, 16)}
 WHOLE = ("hidden", "batch_tokens", "epochs", "num_heads")
 
 
@@ -42,7 +48,7 @@ class ExperimentExercise:
     id: str
     name: str
     goals: dict[str, Goal]
-    limits: dict[str, tuple[float, float]]
+    limits: Limits
     advice: str
 
     def check(self, report: object) -> None:

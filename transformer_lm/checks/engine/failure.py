@@ -102,7 +102,7 @@ def described_errors(tried: str, expected: str) -> Iterator[None]:
         raise CheckFailed(tried, yours, expected, known, _first_line(error) or type(error).__name__) from error
 
 
-def described(error: Exception) -> tuple[str, Hint]:
+def described(error: BaseException) -> tuple[str, Hint]:
     """Return a description of the error and its place, and a hint."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not NOT_THEIRS & set(Path(frame.filename).resolve().parents)]
@@ -133,7 +133,7 @@ def described(error: Exception) -> tuple[str, Hint]:
     return yours, hint("raises")
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     try:
         lines = str(error).strip().splitlines()
     except Exception:  # an error whose text cannot be read

@@ -22,6 +22,8 @@ MOST_STATEMENTS, MOST_STATEMENTS_OF_ONE, MOST_SHAPES = 800, 200, 50  # in all, i
 RECORDER, CALL = "_shape_recorder_", "_shape_call_"  # names that students do not use
 FILE = "<shape comments>"
 
+Valued = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr
+
 
 def observe(source: str, name: str, namespace: dict, run: Callable[[object], None]) -> list[dict]:
     """Return a record of each call of the cell's functions while `run` gets what the cell defines as `name`.
@@ -84,8 +86,8 @@ class _Instrumented(ast.NodeTransformer):
     def __init__(self) -> None:
         self.in_function = False
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node = self._visit_inside(node, True)
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        self._visit_inside(node, True)
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         pairs = ast.Dict(
             [ast.Constant(given.arg) for given in arguments], [ast.Name(given.arg, ast.Load()) for given in arguments]
@@ -97,15 +99,15 @@ class _Instrumented(ast.NodeTransformer):
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        return self._visit_inside(node, False)
+        self._visit_inside(node, False)
+        return node
 
-    def _visit_inside(self, node: ast.AST, in_function: bool) -> ast.AST:
+    def _visit_inside(self, node: ast.AST, in_function: bool) -> None:
         outside, self.in_function = self.in_function, in_function
         self.generic_visit(node)
         self.in_function = outside
-        return node
 
-    def _visit_statement(self, node: ast.stmt) -> ast.stmt | list[ast.stmt]:
+    def _visit_statement(self, node: Valued) -> ast.stmt | list[ast.stmt]:
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if not self.in_function or node.value is None or is_text:
             return node

@@ -1,6 +1,7 @@
 """Values that an answer reports, as plain numbers and texts, and their descriptions in words."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import TypeGuard
 
 import numpy as np
 from torch import Tensor
@@ -27,7 +28,7 @@ def plain(value: object, depth: int = 3, texts: int = 0) -> object:
     return value if isinstance(value, bool | int | float) else kind(value)[:TEXT]
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     """Return whether a plain value is a number; True and False do not count."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -39,6 +40,6 @@ def told(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, int | float) and abs(value) < MANY else kind(value)
 
 
-def listed(names: object) -> str:
+def listed(names: Iterable[object]) -> str:
     """Return names in their order, shortened if there are many."""
     return ", ".join(sorted(str(name)[:40] for name in names))[:200] or "none"

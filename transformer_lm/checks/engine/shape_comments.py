@@ -15,7 +15,14 @@ from itertools import pairwise
 
 from transformer_lm.checks.engine.contract import PublicExercise
 from transformer_lm.checks.engine.failure import CheckFailed, described_errors, passed
-from transformer_lm.checks.engine.observed_shapes import MOST_CALLS, MOST_SHAPES, MOST_STATEMENTS, observe, target_names
+from transformer_lm.checks.engine.observed_shapes import (
+    MOST_CALLS,
+    MOST_SHAPES,
+    MOST_STATEMENTS,
+    Valued,
+    observe,
+    target_names,
+)
 from transformer_lm.checks.engine.shape_notation import (
     CONTINUES,
     LONGEST_COMMENT,
@@ -104,7 +111,7 @@ def check_shape_comments(exercise: PublicExercise, answer: Callable) -> None:
     with described_errors(tried, expected):
         source = cell_source(answer)
         functions = [answer, *vars(answer).values()]
-        namespace = next((each.__globals__ for each in functions if hasattr(each, "__globals__")), {})
+        namespace: dict = next((each.__globals__ for each in functions if hasattr(each, "__globals__")), {})
         found = findings(source, observe(source, answer.__name__, namespace, run))
     costly = [finding for finding in found if finding.costs]
     if costly:
@@ -128,7 +135,7 @@ def praise(unclear: list[int]) -> str:
 class Statement:
     """A statement of a function with the comments beside, above and below it."""
 
-    node: ast.stmt
+    node: Valued
     beside: list[Remark]
     above: list[Remark]
     below: list[Remark]
@@ -165,7 +172,7 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
         self.statements, self.owner = outside
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         outside = self.statements, self.owner
         self.statements, self.owner = {}, ""
         self.generic_visit(node)
@@ -176,10 +183,11 @@ class _Reader(ast.NodeVisitor):
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
 
-    def _visit_statement(self, node: ast.stmt) -> None:
+    def _visit_statement(self, node: Valued) -> None:
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if self.statements is None or node.value is None or is_text:
             return  # there is nothing to observe
+        assert node.end_lineno is not None
         first, last = node.lineno, node.end_lineno
         while self.columns.get(last + 1, -1) >= node.col_offset:
             last += 1
@@ -220,7 +228,7 @@ def _comments(text: str) -> tuple[dict[int, int], dict[int, Remark]]:
 
 def _share(statements: list[Statement]) -> None:
     """Give consecutive statements without comments the one above the first and the one below the last."""
-    rows = [(one, other) for one, other in pairwise(statements) if one.node.end_lineno + 1 == other.node.lineno]
+    rows = [(one, other) for one, other in pairwise(statements) if one.node.end_lineno == other.node.lineno - 1]
     for one, other in rows:
         if not (one.beside or other.beside):
             other.above = one.above
@@ -236,9 +244,9 @@ def _unsteady(function: ast.AST) -> frozenset[str]:
     """Return the names that need not be sizes: those of loops, changed in place, set to a number, or for an axis."""
     names = {"dim", "axis"}
     for node in ast.walk(function):
-        targets = [] if isinstance(node, ast.AnnAssign) else [getattr(node, "target", None)]
+        targets: list[ast.expr | None] = [] if isinstance(node, ast.AnnAssign) else [getattr(node, "target", None)]
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-            targets = node.targets
+            targets = [*node.targets]
         names |= {name.id for target in targets if target for name in ast.walk(target) if isinstance(name, ast.Name)}
     return frozenset(names)
 

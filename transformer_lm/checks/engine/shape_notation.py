@@ -67,7 +67,9 @@ def _value(node: ast.expr, known: dict[str, int]) -> Fraction | None:
         if left is None or right is None or (isinstance(node.op, ast.Div | ast.FloorDiv) and not right):
             return None
         return Fraction(OPERATORS[type(node.op)](left, right))
-    value = node.value if isinstance(node, ast.Constant) else known.get(ast.unparse(node))
+    value = (
+        node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else known.get(ast.unparse(node))
+    )
     return None if value is None else Fraction(value)
 
 
@@ -165,7 +167,9 @@ def is_unfinished(text: str) -> bool:
 def _bare(text: str, arrow: int) -> list[tuple[int, Written]]:
     """Return the shape in a comment that consists of it alone, such as `b x n x d`, with its start."""
     match = BARE.fullmatch(ARROW.sub("", text[max(arrow, 0) :]))
-    sizes = read_sizes(match[1].strip(" .")) if match else ()
+    if not match:
+        return []
+    sizes = read_sizes(match[1].strip(" ."))
     return [(len(text), Written(match[1].strip(), sizes))] if len(sizes) > 1 else []
 
 

@@ -7,6 +7,7 @@ import linecache
 import re
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 MOST_MAGICS = 50
 MOST_PARSED = 100_000  # characters, in total over the attempts to parse one cell
@@ -69,7 +70,7 @@ def _passing(line: str) -> str:
     return f"{indent}pass" if indent else ""
 
 
-def cells_run(namespace: dict[str, object]) -> list[str]:
+def cells_run(namespace: dict[str, Any]) -> list[str]:
     """Return the cells that a kernel has run, as they were typed; `In` holds them with magics translated."""
     if "get_ipython" in namespace:
         return namespace["get_ipython"]().history_manager.input_hist_raw

@@ -98,7 +98,7 @@ def _nodes_that_count(tree: ast.Module, name: str) -> Iterator[ast.AST]:
     inits = set() if any(_makes_another(node, name) and id(node) not in skipped for node in ast.walk(tree)) else inits
     once = inits | {id(test) for test in tests}
     free = {name for node in tree.body if node not in tests for name in _free_names(node)}
-    waiting = [(node, not free & {each.id for each in _stored(node)}) for node in tree.body]
+    waiting: list[tuple[ast.AST, bool]] = [(node, not free & {each.id for each in _stored(node)}) for node in tree.body]
     while waiting:
         node, runs_once = waiting.pop()
         if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):

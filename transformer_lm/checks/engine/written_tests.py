@@ -86,6 +86,7 @@ class TestExercise:
 def _is_meant(error: BaseException) -> bool:
     """Return whether a test has failed on purpose, by its own `assert` or `raise`."""
     place = error.__traceback__
+    assert place is not None
     while place.tb_next:
         place = place.tb_next
     is_raised = dis.opname[place.tb_frame.f_code.co_code[place.tb_lasti]] == "RAISE_VARARGS"

@@ -41,7 +41,7 @@ def _call_self_attention(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
             returned = answer(inputs["values"], inputs["scores"], *masks)
         except RuntimeError as error:
             if masks and "must match" in str(error):
-                error.hint = MASK_MISFITS
+                error.hint = MASK_MISFITS  # type: ignore[attr-defined]  # torch's own error
             raise
         yield returned
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +42,7 @@ def _weights_by_name(inputs: Inputs) -> Inputs:
 def _build(answer: Callable, inputs: Inputs) -> nn.ModuleDict:
     """Return three modules with the same weights: one without a mask, a causal one, and one with dropout."""
     weights = _weights_by_name(inputs)
-    options = {"full": {}, "causal": {"causal": True}, "dropped": {"dropout": ALMOST_ALL}}
+    options: dict[str, dict[str, Any]] = {"full": {}, "causal": {"causal": True}, "dropped": {"dropout": ALMOST_ALL}}
     modules = {
         name: load_parameters(answer(*_sizes(inputs), **given), weights, _tried(inputs, f"output_{name}"))
         for name, given in options.items()
@@ -58,7 +59,7 @@ def _without_others(module: nn.ModuleDict) -> nn.ModuleDict:
     return module
 
 
-def _call(subject: nn.ModuleDict, inputs: Inputs) -> Iterator[Tensor]:
+def _call(subject: nn.ModuleDict, inputs: Inputs) -> Iterator[object]:
     for name, suffix in (("full", ""), ("causal", "_causal")):
         plain = attempt(subject[name], inputs["x"])
         yield plain

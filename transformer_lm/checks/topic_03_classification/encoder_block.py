@@ -88,10 +88,10 @@ def _check_dropout(tried: str, block: nn.Module, share: float) -> None:
         raise CheckFailed(tried, f"nn.Dropout({others[0]:g})", f"nn.Dropout({share:g})", hint)
 
 
-def _call(blocks: nn.ModuleDict, inputs: Inputs) -> Iterator[Tensor]:
+def _call(blocks: nn.ModuleDict, inputs: Inputs) -> Iterator[object]:
     copy, real = inputs["x"].clone(), inputs["visible"].clone()
 
-    def called(block: nn.Module, output: str, x: Tensor, visible: Tensor) -> Tensor:
+    def called(block: nn.Module, output: str, x: Tensor, visible: Tensor) -> object:
         return at_real_tokens(block(x, visible=visible), real, _tried(inputs, output))
 
     block, mode = blocks["dropped"], blocks.training
@@ -156,8 +156,8 @@ def check_halves(ask: Callable[[Inputs, str], Tensor], generator: torch.Generato
         if not is_halved(wrong, dropped):
             raise CheckFailed(tried, yours, EXPECTED, HALVED)
     inputs = _inputs_for_dropout(generator, "attention", "down")
-    silent = (ask(inputs, "output") - inputs["x"]).abs().max() < CLOSE
-    if not silent or not any(added):
+    is_silent = (ask(inputs, "output") - inputs["x"]).abs().max() < CLOSE
+    if not is_silent or not any(added):
         tried = "a block without dropout, whose parts add something or nothing"
         raise CheckFailed(tried, "what is added is not what the parts find", "x, and what they find", HALVED)
 
@@ -182,7 +182,7 @@ def _check_halves(answer: Callable) -> None:
     def ask(inputs: Inputs, output: str) -> Tensor:
         given, tried = on_device(inputs), _tried(inputs, output)
         with described_errors(tried, f"{output}, a tensor"):
-            build = _build_half if output == "half" else lambda *given: _block(*given, "output")
+            build = _build_half if output == "half" else lambda made, case: _block(made, case, "output")
             found = next(_call_half(build(answer, given), given))
             if not isinstance(found, Tensor) or found.shape != inputs["x"].shape:
                 raise CheckFailed(tried, f"{output} is {kind(found)}", "output (b, n, hidden)", HALVED)

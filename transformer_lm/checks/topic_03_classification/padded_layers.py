@@ -31,7 +31,7 @@ def at_real_tokens(output: object, visible: Tensor, tried: str) -> object:
     return torch.where(visible[..., None], output, 0)
 
 
-def call_padded(layer: nn.Module, inputs: Inputs, tried: str) -> Iterator[Tensor]:
+def call_padded(layer: nn.Module, inputs: Inputs, tried: str) -> Iterator[object]:
     """Yield the output of a layer for whole sequences, then for padded ones."""
     x, visible = inputs["x"], inputs["visible"].clone()  # the layer might change its copy
     yield layer(x, visible=torch.ones_like(visible))

@@ -35,9 +35,10 @@ def _build_positions(answer: Callable, inputs: Inputs) -> nn.Module:
     return load_parameters(module, {"positions.weight": weight}, tried)
 
 
-def _call_positions(module: nn.Module, inputs: Inputs) -> Iterator[Tensor]:
+def _call_positions(module: nn.Module, inputs: Inputs) -> Iterator[object]:
     """Yield the outputs, with 0 at padding, where values have no meaning."""
     x, visible = _given_positions(inputs, "output_full")  # before the first call, which might change its input
+    assert visible is not None
     yield module(inputs["x"])
     output = module(x, visible=visible)
     fits = isinstance(output, Tensor) and output.shape == x.shape

@@ -26,7 +26,8 @@ def _of_block(inputs: Inputs, layer: str, block: int) -> Inputs:
 
 def _given_parts(inputs: Inputs, hidden: int, tried: str) -> tuple[list[nn.Module], list[nn.Module]]:
     """Return for each block the stand-ins for attention and for the MLP, each a layer and a tanh."""
-    attentions, mlps = [], []
+    attentions: list[nn.Module] = []
+    mlps: list[nn.Module] = []
     for block in range(len(inputs["attention_weight"])):
         attention, mlp = RunningMean(hidden), nn.Sequential(nn.Linear(hidden, hidden), nn.Tanh())
         load_parameters(attention.attention, _of_block(inputs, "attention", block), tried)

@@ -33,6 +33,8 @@ def returned_by(answer: Callable, tried: str, model: nn.Module, *arguments: obje
 class InTraining(nn.Module):
     """A stand-in for dropout: adds something in train mode, and nothing in eval mode."""
 
+    added: Tensor
+
     def __init__(self, added: Tensor) -> None:
         super().__init__()
         self.register_buffer("added", added)

@@ -9,7 +9,7 @@ probabilities are right.
 import math
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +48,8 @@ class ReaderOfAll(nn.Module):
     Each position multiplies its token by a different number. In train mode, another row is selected.
     """
 
+    places: Tensor
+
     def __init__(self, table: Tensor, places: Tensor) -> None:
         super().__init__()
         self.table = nn.Parameter(table.clone())  # (v, v)
@@ -62,7 +64,7 @@ class ReaderOfAll(nn.Module):
         _, n = tokens.shape
         if not 1 <= n <= len(self.places):
             error = ValueError(f"this model reads 1 to {len(self.places)} tokens, got {n}.")
-            error.hint = hints.NOT_CROPPED
+            error.hint = hints.NOT_CROPPED  # type: ignore[attr-defined]  # a common error, as of any model
             raise error
         sums = (self.places[:n] * (tokens + 1)).cumsum(dim=1)  # (b, n)
         logits = self.table[(sums + int(self.training)) % len(self.table)]
@@ -121,11 +123,11 @@ EXAMPLES = (
 )
 
 
-def _arguments(inputs: Inputs) -> tuple[int, int, float, int]:
+def _arguments(inputs: Mapping[str, Tensor | NDArray]) -> tuple[int, int, float, int]:
     return int(inputs["num_tokens"]), len(inputs["places"]), float(inputs["temperature"]), int(inputs["top_k"])
 
 
-def _tried(inputs: Inputs, output: str) -> str:
+def _tried(inputs: Mapping[str, Tensor | NDArray], output: str) -> str:
     names = ("num_tokens", "max_len", "temperature", "top_k")
     options = ", ".join(f"{name}={value:g}" for name, value in zip(names, _arguments(inputs), strict=True))
     b, n = inputs["tokens"].shape
@@ -133,7 +135,7 @@ def _tried(inputs: Inputs, output: str) -> str:
     return f"better_sample_continuation(model in {mode} mode, tokens (b={b}, n={n}), {options})"
 
 
-def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
+def _call(answer: Callable, inputs: Inputs) -> Iterator[object]:
     """Yield the continuation, after checking that the model is unchanged."""
     training = bool(inputs["training"])
     model = ReaderOfAll(inputs["table"], inputs["places"]).train(training)

@@ -5,7 +5,7 @@ The tokens of a text are all different here, so that a slice shows where it star
 
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -59,7 +59,7 @@ SHORT = "Right for longer slices, wrong for slices of one token: they are rows o
 WHOLE = "A text of n tokens has one slice, all of it: its start, 0, must be among those that you draw."
 
 
-def _tried(inputs: Inputs, output: str) -> str:
+def _tried(inputs: Mapping[str, Tensor | NDArray], output: str) -> str:
     return f"random_slices(tokens, b={int(inputs['b'])}, n={int(inputs['n'])}) with {len(inputs['tokens'])} tokens"
 
 

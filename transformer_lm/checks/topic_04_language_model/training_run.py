@@ -92,6 +92,8 @@ class FileExercise:
         except (ValueError, RuntimeError, MemoryError) as error:  # RuntimeError: torch cannot use such values
             problem = str(error).replace(str(path), self.file)[:TEXT]
             raise self._failed(problem, "a model of this course", SAVE) from None
+        assert isinstance(model, TransformerLM)
+        assert isinstance(tokenizer, CharTokenizer | ByteTokenizer)
         if _comes_with_the_course(model):
             hint = "Train a model yourself: one of a million parameters takes minutes."
             raise self._failed("weights that come with the course", "weights that you have trained", hint)

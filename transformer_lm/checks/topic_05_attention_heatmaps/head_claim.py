@@ -7,6 +7,7 @@ This file defines what a claim must look like, how it is measured, and how far i
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from transformer_lm.heads.recording import record_attention
 from transformer_lm.heads.repeats import repeated_tokens
 from transformer_lm.heads.scores import BY_PLACE, EXCESS, INDUCTION, SCORE, HeadSums, PatternScore
 from transformer_lm.lm import random_slices
+from transformer_lm.modeling_lm import TransformerLM
 from transformer_lm.texts.corpora import load_toy
 from transformer_lm.texts.tokenizers import Tokenizer
 from transformer_lm.training.pretrained import load_trained
@@ -82,7 +84,7 @@ class ClaimExercise:
         part(read, _found_in_validation(self, read))
         passed(self.id, right)
 
-    def model(self) -> tuple[nn.Module, Tokenizer]:
+    def model(self) -> tuple[TransformerLM, Tokenizer]:
         """Return the model that claims are about, and its tokenizer."""
         return _loaded(self.trained)
 
@@ -97,7 +99,7 @@ class ClaimExercise:
         sizes = {"layer": model.config.num_layers, "head": model.config.num_heads}
         places = {name: self._place(name, claim[name], size) for name, size in sizes.items()}
         self._check_name(claim["pattern"])
-        numbers = {name: self._number(name, claim[name]) for name in NUMBERS}
+        numbers: dict[str, Any] = {name: self._number(name, claim[name]) for name in NUMBERS}
         return Claim(**places, pattern=claim["pattern"], **numbers)
 
     def check_numbers(self, claim: Claim, found: Found, lenient: bool = False) -> None:
@@ -193,7 +195,8 @@ def measured(model: nn.Module, tokenizer: Tokenizer, claim: Claim, text: Tensor,
         text  (b, n + 1)
     """
     if claim.pattern == INDUCTION:
-        text = repeated_tokens(tokenizer.vocab_size, *text.shape, generator)
+        b, n = text.shape
+        text = repeated_tokens(tokenizer.vocab_size, b, n, generator)
     alphabet, pattern = Alphabet.of(tokenizer), PATTERNS[claim.pattern]
     sums = HeadSums(alphabet, {claim.pattern: pattern})
     for tokens in text[:, :-1].split(AT_ONCE):
@@ -209,8 +212,11 @@ def measured(model: nn.Module, tokenizer: Tokenizer, claim: Claim, text: Tensor,
 
 
 @functools.cache
-def _loaded(name: str) -> tuple[nn.Module, Tokenizer]:
-    return load_trained(name)
+def _loaded(name: str) -> tuple[TransformerLM, Tokenizer]:
+    model, tokenizer = load_trained(name)
+    assert isinstance(model, TransformerLM)
+    assert isinstance(tokenizer, Tokenizer)
+    return model, tokenizer
 
 
 @functools.lru_cache(maxsize=8)

@@ -64,7 +64,7 @@ def _tried(inputs: Inputs, output: str) -> str:
     return f"beam_search(model, {words}, {options}){filled}"
 
 
-def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
+def _call(answer: Callable, inputs: Inputs) -> Iterator[object]:
     """Yield the tokens and the score of each search, the tokens as floats, padded to max_len."""
     start, end, _ = inputs["given"].tolist()
     for search in SEARCHES:

@@ -26,6 +26,9 @@ class ReaderOfBoth(nn.Module):
     rows of the table is prime and larger than any token, so that another token at any position selects another row.
     """
 
+    table: Tensor
+    places: Tensor
+
     def __init__(self, table: Tensor, places: Tensor) -> None:
         super().__init__()
         self.table = nn.Parameter(table.detach().clone())  # (rows, v)
