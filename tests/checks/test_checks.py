@@ -11,7 +11,7 @@ from torch import nn
 
 from grading.exercises import records, value_records
 from grading.exercises.topic_03_classification.pools import BEHAVIOURS
-from transformer_lm import checks, lm, modeling_lm, sampling
+from transformer_lm import checks, lm, modeling_encoder_decoder, modeling_lm, sampling
 from transformer_lm.attention import (
     attention_scores,
     create_causal_mask,
@@ -277,7 +277,7 @@ def test_the_package_passes_the_checks_of_topic_06(capsys):
 
     checks.sinusoids(lambda *given: modeling_lm.sinusoids(*given))
     checks.shift_target(lambda *given: targets.shift_target(*given))
-    checks.target_mask(lambda *given: targets.target_mask(*given))
+    checks.target_mask(lambda *given: modeling_encoder_decoder.target_mask(*given))
     checks.cross_attention(Attention)
     checks.cross_block(Block)
     checks.greedy_decode(lambda *given: decoding.greedy_decode(*given))

@@ -41,7 +41,7 @@ def repository(tmp_path_factory) -> Path:
     """Return a repository with the hooks of this one, and a .venv that leads to this environment."""
     folder = tmp_path_factory.mktemp("repository")
     for name in (".pre-commit-config.yaml", "pyproject.toml", "tests/course/test_habits.py"):
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     python = folder / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)

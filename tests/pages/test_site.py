@@ -226,7 +226,7 @@ def test_every_formula_of_a_lesson_is_there(site, lesson):
 def test_the_front_page_is_the_readmes(site, page):
     page.goto(site.address("index"))
     expect(page.locator("article")).to_contain_text("At the end of this course you can write a transformer")
-    expect(page.locator("article img")).to_have_attribute("alt", re.compile("how much four words read each other"))
+    expect(page.locator("article img")).to_have_attribute("alt", re.compile("how much four words attend to each other"))
     expect(page.locator("article table").nth(1).locator("tbody tr")).to_have_count(6)
     page.get_by_role("link", name="05 Attention heatmaps").click()
     expect(page).to_have_url(site.address("notebooks/05_attention_heatmaps"))
