@@ -1,4 +1,4 @@
-"""The commands for instructors and authors; `python -m grading --help` lists them."""
+"""The commands for instructors and for authors of exercises."""
 
 import argparse
 import json
@@ -26,8 +26,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m grading", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     _add_run(commands.add_parser("run", help="grade an assignment of a class"))
-    _add_report(commands.add_parser("report", help="tell which mistakes a class has made, and how many made them"))
-    _add_try(commands.add_parser("try", help="tell what an answer would get, and why"))
+    _add_report(commands.add_parser("report", help="count the mistakes of a class"))
+    _add_try(commands.add_parser("try", help="say what an answer would get, and why"))
     _add_new(commands.add_parser("new", help="write the files and cells of a new exercise"))
     _add_prove(commands.add_parser("prove", help="prove that wrong answers are refused and right ones accepted"))
     _add_mutate(commands.add_parser("mutate", help="find machine-made wrong answers that are accepted"))
@@ -51,7 +51,9 @@ def _add_reduced(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_workers(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--workers", type=_positive, metavar="N", help="processes side by side; one a core without")
+    parser.add_argument(
+        "--workers", type=_positive, metavar="N", help="number of worker processes (default: one per core)"
+    )
 
 
 def _positive(text: str) -> int:
@@ -68,18 +70,18 @@ def _exercise(text: str) -> str:
 
 
 def _add_exercises(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("exercises", nargs="*", type=_exercise, metavar="EXERCISE", help="all of them without")
+    parser.add_argument("exercises", nargs="*", type=_exercise, metavar="EXERCISE", help="default: all of them")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("assignment", metavar="ASSIGNMENT", help="such as 01_self_attention")
     parser.add_argument("--students", nargs="+", metavar="STUDENT", help="only these")
     parser.add_argument("--force", action="store_true", help="also grade again what is graded already")
-    parser.add_argument("--rerun", action="store_true", help="execute each notebook again, for its outputs")
-    parser.add_argument("--csv", type=Path, metavar="FILE", default=Path("grades.csv"), help="grades.csv without")
+    parser.add_argument("--rerun", action="store_true", help="execute each notebook again for its outputs")
+    parser.add_argument("--csv", type=Path, metavar="FILE", default=Path("grades.csv"), help="default: grades.csv")
     where = parser.add_mutually_exclusive_group()
     _add_workers(where)
-    where.add_argument("--cluster", metavar="ADDRESS", help="of a dask scheduler, whose workers judge in their stead")
+    where.add_argument("--cluster", metavar="ADDRESS", help="let the workers of this dask scheduler judge instead")
     _add_reduced(parser)
     parser.set_defaults(command_function=_run)
 
@@ -168,7 +170,7 @@ def _add_try(parser: argparse.ArgumentParser) -> None:
         "file",
         type=Path,
         metavar="FILE.py",
-        help="what the solution cell would hold, and imports; what is handed in with it lies beside it",
+        help="the text of the solution cell with its imports; files submitted with it lie beside it",
     )
     parser.add_argument("--json", action="store_true", help="print points and messages as JSON")
     parser.add_argument("--seed", type=int, help="draw the same inputs again")
@@ -250,7 +252,7 @@ def _add_mutate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sample", type=_positive, metavar="N", help="try about N mutants of each exercise (default: all)"
     )
-    parser.add_argument("--turn", type=int, default=0, help="which ones --sample takes: other ones at each turn")
+    parser.add_argument("--turn", type=int, default=0, help="which mutants --sample takes: others at each turn")
     parser.add_argument("--verbose", action="store_true", help="also list the mutants that are equivalent")
     parser.add_argument("--json", action="store_true", help="print the table and the survivors as JSON")
     _add_workers(parser)
@@ -329,7 +331,7 @@ def _outline(arguments: argparse.Namespace) -> int:
 
 def _add_bundle(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--through", required=True, metavar="ASSIGNMENT", help="the last one that students get")
-    parser.add_argument("--to", type=Path, metavar="FILE", help="without, course-through-ASSIGNMENT.zip")
+    parser.add_argument("--to", type=Path, metavar="FILE", help="default: course-through-ASSIGNMENT.zip")
     parser.add_argument("--self-study", action="store_true", help="with the answers, shown after honest attempts")
     parser.set_defaults(command_function=_bundle)
 

@@ -133,9 +133,11 @@ def _parser() -> argparse.ArgumentParser:
     beginning.add_argument("--data", help="continue 16 tokens of this corpus's validation text instead")
     sampling.add_argument("--num-tokens", type=int, default=500)
     sampling.add_argument("--num-samples", type=int, default=1)
-    sampling.add_argument("--temperature", type=float, default=1.0, help="0 for the likeliest token each time")
-    sampling.add_argument("--top-k", type=int, help="draw among the likeliest K only")
-    sampling.add_argument("--top-p", type=float, help="draw among the likeliest with this probability together only")
+    sampling.add_argument("--temperature", type=float, default=1.0, help="0 always takes the most likely token")
+    sampling.add_argument("--top-k", type=int, help="draw only among the K most likely tokens")
+    sampling.add_argument(
+        "--top-p", type=float, help="draw only among the most likely tokens, up to this probability together"
+    )
     sampling.add_argument("--seed", type=int, help="the same seed gives the same text")
     sampling.add_argument("--device", help="cpu, cuda or mps")
 
@@ -143,11 +145,13 @@ def _parser() -> argparse.ArgumentParser:
     heads.set_defaults(run=run_heads)
     heads.add_argument("model", type=Path, help="a model.safetensors, or the folder of a run")
     heads.add_argument("text", help=f"validation text of {', '.join(LOADERS)}, or a text file")
-    heads.add_argument("--slices", type=int, default=64, help="of the text, from random places (default: %(default)s)")
-    heads.add_argument("--length", type=int, help="of a slice, in tokens (default: as long as the model can read)")
+    heads.add_argument(
+        "--slices", type=int, default=64, help="number of slices, from random positions (default: %(default)s)"
+    )
+    heads.add_argument("--length", type=int, help="tokens in a slice (default: the context length of the model)")
     heads.add_argument("--ablate", choices=WAYS, help="also measure the loss without each head: 0 or its mean instead")
     heads.add_argument("--pictures", type=Path, metavar="FOLDER", help="write pictures there")
-    heads.add_argument("--seed", type=int, default=0, help="of the slices")
+    heads.add_argument("--seed", type=int, default=0, help="draw the same slices again")
     heads.add_argument("--device", help="cpu, cuda or mps")
 
     checking = commands.add_parser("check", help="see what a notebook would get, and whether it will be accepted")
