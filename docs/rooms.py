@@ -84,10 +84,10 @@ def modules(package: str) -> dict[str, Path]:
 def imports(path: Path, known: Mapping[str, Path]) -> set[str]:
     """Return which of the known modules a file imports, at its top or in a function.
 
-    What only its `__getattr__` imports does not count: it passes on a name that people type.
+    Two kinds do not count: what only its `__getattr__` imports, which passes on a name that people type, and what is
+    imported for annotations alone, which never runs.
     """
-    body = ast.parse(path.read_bytes()).body
-    counting = [node for node in body if not (isinstance(node, ast.FunctionDef) and node.name == "__getattr__")]
+    counting = [node for node in ast.parse(path.read_bytes()).body if not _never_runs(node)]
     found = set()
     for node in (inner for outer in counting for inner in ast.walk(outer)):
         if isinstance(node, ast.Import):
@@ -96,6 +96,12 @@ def imports(path: Path, known: Mapping[str, Path]) -> set[str]:
             inside = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= inside & known.keys() or {node.module}
     return {f"{name}.__init__" if name in PACKAGES else name for name in found} & known.keys()
+
+
+def _never_runs(node: ast.stmt) -> bool:
+    if isinstance(node, ast.If):
+        return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    return isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
 
 
 def room_of(module: str) -> str:

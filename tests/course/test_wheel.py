@@ -161,4 +161,4 @@ def test_the_installed_wheel_works_without_the_checkout(wheel, tmp_path):
     assert [line.split()[0] for line in counts] == sorted(path.stem for path in (ROOT / "release").iterdir())
     assert all(0 < int(hints) <= int(answers) for _, answers, hints in map(str.split, counts))
     assert (outputs, model) == ("output", "TransformerLM")
-    assert int(script) == (ROOT / "transformer_lm" / "viewer.js").stat().st_size
+    assert int(script) == (ROOT / "transformer_lm" / "plots" / "viewer.js").stat().st_size
