@@ -38,7 +38,7 @@ class IsolationIncomplete(Exception):
         super().__init__(f"isolation must be complete, but here is none for: {'; '.join(missing)}. {INSTALL}")
 
     def __reduce__(self) -> tuple:
-        return type(self), (self.missing,)  # arguments as pickled by a worker
+        return type(self), (self.missing,)  # what a worker process sends
 
 
 def command(

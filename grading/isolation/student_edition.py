@@ -9,7 +9,7 @@ from transformer_lm.course.unsealing import seal, sealed_path
 
 PACKAGE = Path(__file__).parents[2] / "transformer_lm"
 # No other files, because those that Python and editors leave behind may contain answers.
-SUFFIXES = (".py", ".js", ".json", ".md", ".safetensors", ".toml")
+SUFFIXES = (".py", ".js", ".json", ".md", ".safetensors", ".toml", ".typed")
 # The last lines of a module with sealed parts.
 UNSEAL = b"""
 
