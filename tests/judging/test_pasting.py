@@ -70,8 +70,8 @@ def test_nothing_in_any_zip_earns_a_point_for_an_open_exercise(texts, exercise):
 def test_without_the_seal_each_of_them_would_earn_all_points(topic, tmp_path):
     edition = write_student_edition(tmp_path, hidden_from(topic))
     for exercise in [record.id for record in topics()[topic] if record.id in ANSWERS]:
-        module, _, name = ANSWERS[exercise].partition(".")
-        source = (edition / f"{module}.py").read_text(encoding="utf-8")
+        module, _, name = ANSWERS[exercise].rpartition(".")
+        source = (edition / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
         assert earning(exercise, [Text("the package", source, (name,))]) == {
             f"the package: {name}": records()[exercise].points
         }
