@@ -46,7 +46,7 @@ from transformer_lm.text_tables import aligned
 SECONDS = 5  # for an answer, as in a submission: a mutant may run forever
 COMPARED_SECONDS = 20  # for an accepted mutant: another verdict, or all cases of a comparison
 MORE_SEEDS = (11, 12)  # for another verdict on an accepted mutant, and for cases to compare it on
-CASE_SECONDS = 2  # to draw a case; with impossible sizes, a record may search forever
+CASE_SECONDS = 3  # to draw a case; with impossible sizes, a record may search forever
 
 REFUSED, EQUIVALENT, SURVIVOR = "refused", "equivalent", "survivor"
 
