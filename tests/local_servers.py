@@ -26,7 +26,8 @@ class LocalCluster:
         self.address = json.loads(address.read_text())["address"]
 
     def _start(self, *arguments: str) -> subprocess.Popen:
-        paths = f"{os.environ['PYTHONPATH']}{os.pathsep}{Path(__file__).parent}"
+        here = Path(__file__).parent
+        paths = os.pathsep.join([os.environ["PYTHONPATH"], str(here), str(here / "runs")])  # what tests send to workers
         # A second death at a task is bad luck no more; without this it would be the fourth.
         settings = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1", "PYTHONPATH": paths}
         with (self._folder / "log").open("a") as log:

@@ -19,7 +19,7 @@ from transformer_lm.lm import evaluating
 from transformer_lm.shapes import match_axes
 
 if TYPE_CHECKING:
-    from transformer_lm.modeling_lm import Cache, TransformerLM
+    from transformer_lm import modeling_lm
     from transformer_lm.texts.tokenizers import Tokenizer
 
 KEPT = 3  # quarters of a full context window
@@ -67,7 +67,7 @@ def next_probabilities(
 
 @sealed_while_open("sampling")
 def sampled_tokens(
-    model: "TransformerLM",
+    model: "modeling_lm.TransformerLM",
     prompt: Tensor,
     temperature: float = 1.0,
     top_k: int | None = None,
@@ -100,7 +100,7 @@ def sampled_tokens(
 
 @sealed_while_open("sampling")
 def _tokens(
-    model: "TransformerLM",
+    model: "modeling_lm.TransformerLM",
     context: Tensor,
     choice: tuple[float, int | None, float | None],
     seed: int | None,
@@ -112,7 +112,7 @@ def _tokens(
     else:
         generator.manual_seed(seed)
     max_len = model.config.max_len
-    cache: Cache | None = None
+    cache: modeling_lm.Cache | None = None
     unread = context
     while True:
         with torch.inference_mode(), evaluating(model) as device:
@@ -132,7 +132,7 @@ def _tokens(
 
 
 @sealed_while_open("sampling")
-def continuation(model: "TransformerLM", prompt: Tensor, num_tokens: int, **options: Any) -> Tensor:
+def continuation(model: "modeling_lm.TransformerLM", prompt: Tensor, num_tokens: int, **options: Any) -> Tensor:
     """Return num_tokens tokens that continue each prompt; the options are those of `sampled_tokens`.
 
     Shapes:
@@ -150,7 +150,7 @@ def continuation(model: "TransformerLM", prompt: Tensor, num_tokens: int, **opti
 
 @sealed_while_open("sampling")
 def sampled_text(
-    model: "TransformerLM", tokenizer: "Tokenizer", prompt: str, num_tokens: int, **options: Any
+    model: "modeling_lm.TransformerLM", tokenizer: "Tokenizer", prompt: str, num_tokens: int, **options: Any
 ) -> Iterator[str]:
     """Yield the text that continues a prompt, piece by piece as it is sampled; options as in `sampled_tokens`.
 
