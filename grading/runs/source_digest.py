@@ -14,7 +14,7 @@ from transformer_lm.checks.engine.places import PREFIX
 
 CHECKOUT = Path(__file__).parents[2]
 PACKAGES = ("grading", "transformer_lm")
-JUDGE = "grading/runs/one_submission.py"
+JUDGE = "grading.runs.one_submission"
 INSIDE = "grading/isolation/inside/*.py"
 DATA = "grading/judging/trained_heads/*"  # the models in which heads are searched
 HINTS = "hints.toml"  # in the folder of the modules that use them
@@ -32,7 +32,7 @@ def grading_digest(assignment: str, checkout: Path = CHECKOUT) -> str:
 def deciding_files(assignment: str, checkout: Path = CHECKOUT) -> list[Path]:
     """Return the files that decide the points of an assignment, in order."""
     records = (checkout / "grading" / "exercises" / f"{PREFIX}{assignment}").glob("*.py")
-    waiting = [checkout / JUDGE, *checkout.glob(INSIDE), *records]
+    waiting = [*_module_files(JUDGE, checkout), *checkout.glob(INSIDE), *records]
     found: set[Path] = set()
     while waiting:
         file = waiting.pop()
