@@ -1,7 +1,7 @@
 """Write docs/rooms.md, where every module is: `python docs/rooms.py`.
 
 A room is a folder, or a few of the modules that stay at the top because people type their names. What a room is for
-stands in the docstring of its `__init__.py`. Rooms are in layers: each imports only from rooms before it.
+is said in the docstring of its `__init__.py`. Rooms are in layers: each imports only from rooms before it.
 """
 
 import ast
@@ -17,7 +17,7 @@ TOPICS = "/topic_"  # in the names of rooms that are listed last, in the order o
 TOP = {
     "transformer_lm": {
         "the ground": (
-            "What everything else stands on: shapes, devices, settings, values to compare with.",
+            "The foundations of all other rooms: shapes, devices, settings, values to compare with.",
             ("shapes", "device", "settings", "test_values", "answers", "files", "text_tables", "lazily"),
         ),
         "models": (
@@ -105,7 +105,7 @@ def _never_runs(node: ast.stmt) -> bool:
 
 
 def room_of(module: str) -> str:
-    """Return the room of a module. Raises KeyError for one at the top that nobody has placed."""
+    """Return the room of a module. Raises KeyError for one at the top without a room."""
     package, *parts = module.split(".")
     is_folder = ROOT.joinpath(package, *parts, "__init__.py").is_file()
     if len(parts) > 1 or is_folder:
