@@ -17,7 +17,7 @@ PROGRAMS = chromium:chromium bwrap:bubblewrap pg_ctlcluster:postgresql
 # CUDA libraries. TORCH=cuda takes the usual build in any case, TORCH=cpu the small one.
 TORCH ?=
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-# The alarm also ends a search for a host name, which has no limit of its own.
+# The alarm also ends the look-up of a host name, which has no time limit itself.
 ANSWERS = import signal, sys; from urllib.request import Request, urlopen; \
 	signal.alarm(5); urlopen(Request(sys.argv[1], headers={"User-Agent": "pip"}))
 

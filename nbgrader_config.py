@@ -7,7 +7,7 @@ c.CourseDirectory.course_id = "transformers"
 c.ClearSolutions.code_stub = {"python": "# YOUR CODE HERE\nraise NotImplementedError()"}
 
 # Collecting: how Canvas names what is in its zip. Of two files with one name, the higher number is the newer one. With
-# assignment 04 comes a model in a file of its own.
+# assignment 04, students also submit a model, in a separate file.
 c.ZipCollectApp.extractor_plugin = "grading.runs.collect.SubmissionExtractor"
 c.ZipCollectApp.collector_plugin = "grading.runs.collect.SubmissionCollector"
 c.FileNameCollectorPlugin.valid_ext = [".ipynb", ".safetensors"]
@@ -15,12 +15,12 @@ c.FileNameCollectorPlugin.named_regexp = (
     r"[^_/]+_(LATE_)?(?P<student_id>\d+)_(?P<number>\d+)_(?P<file_id>[^/]+?)(-(?P<again>\d+))?\.\w+"
 )
 
-# A written question is a read-only cell that holds its rubric. The rubric leaves the release and comes back when the
-# submission is graded, so that whoever marks an answer has it before their eyes. nbgrader wants rubrics in cells
-# of type "task"; in a read-only cell they are restored just the same, and the answer keeps a cell of its own.
+# A written question is a read-only cell that holds its rubric. The rubric is removed from the release and restored when
+# the submission is graded, so that the instructor sees it beside the answer. nbgrader expects rubrics in cells of type
+# "task"; in a read-only cell they are restored just the same, and the answer keeps a separate cell.
 c.ClearMarkScheme.enforce_metadata = False
 
-# Grading: submissions are mended, their outputs kept, and points come from the judge: see
+# Grading: submissions are repaired, their outputs kept, and points come from the judge. See
 # grading/nbgrader_steps/pipeline.py.
 c.Autograde.exporter_class = "grading.nbgrader_steps.pipeline.SubmissionExporter"
 c.Autograde.sanitize_preprocessors = ["grading.nbgrader_steps.pipeline.RepairSubmission"]
@@ -32,13 +32,13 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.AssignLatePenalties",
 ]
 
-# Being late costs nothing unless you say so here. For example: 15 minutes do not count, each day that has begun
-# takes off a tenth of the points to be had, but no more than half, and after a week there are none.
+# Being late costs nothing unless you say so here. For example: the first 15 minutes do not count, each day that has
+# begun takes off a tenth of the maximum, up to half of it, and after a week nothing counts.
 c.AssignLatePenalties.plugin_class = "grading.nbgrader_steps.late.LatePolicy"
 # from datetime import timedelta
 # c.LatePolicy.grace = timedelta(minutes=15)
 # c.LatePolicy.percent = 10  # for each day; with c.LatePolicy.each = "hour", for each hour
-# c.LatePolicy.of = "maximum"  # or "score", what was earned
+# c.LatePolicy.of = "maximum"  # or "score", the points earned
 # c.LatePolicy.at_most = 50
 # c.LatePolicy.zero_after = timedelta(days=7)
 # c.LatePolicy.extra_time = {"a-student": timedelta(days=2)}
@@ -50,7 +50,7 @@ c.GenerateFeedback.preprocessors = [
     "grading.results.sanitise.HideRubrics",
     "grading.results.sanitise.HarmlessOutputs",
 ]
-# The Formgrader's pages with students' texts and outputs run nothing of theirs in a reader's browser.
+# The Formgrader's pages with students' texts and outputs run none of it in the instructor's browser.
 c.HTMLExporter.preprocessors = ["grading.results.sanitise.HarmlessOutputs"]
 c.HTMLExporter.filters = {"markdown2html": "grading.results.sanitise.harmless_markdown"}
 

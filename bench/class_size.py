@@ -109,7 +109,7 @@ def size_of(path: Path) -> int:
 def main() -> None:
     """Print a column for each size, the ratio of the last to the first, and an estimate for a large class."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", nargs="+", type=int, default=[60, 600], metavar="N", help="60 600 without")
+    parser.add_argument("--sizes", nargs="+", type=int, default=[60, 600], metavar="N", help="default: 60 600")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
@@ -141,7 +141,7 @@ def _foresee(column: dict[str, float]) -> None:
     for workers in (4, 16, 64):
         hours = LARGE * (max(judge / workers, save) + around) / 3600
         print(f"  {workers} workers elsewhere: {hours:.1f} hours")
-    print(f"  one process saves, so more than {judge / save:.0f} workers bring nothing for this assignment")
+    print(f"  one process saves, so more than {judge / save:.0f} workers do not help for this assignment")
     print(f"  disk: {LARGE * disk / 1e6:.1f} GB")
 
 

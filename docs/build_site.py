@@ -30,7 +30,7 @@ def main() -> int:
 def gathered_sources(folder: Path) -> Path:
     """Copy all that becomes a page into one folder, and return it.
 
-    Each file keeps its place, so that links which work in the repository work here; only `index.md` comes to the top.
+    Each file keeps its path, so that links which work in the repository work here; only `index.md` moves to the top.
     """
     for pattern in (*PAGES, *NOTEBOOKS):
         for source in sorted(ROOT.glob(pattern)):

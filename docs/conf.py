@@ -27,7 +27,7 @@ autosummary_generate = True
 add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-# Classes of other packages have no page here, nor have those behind the checks, nor variables for types.
+# Classes of other packages, classes behind the checks and variables for types have no page here.
 nitpick_ignore_regex = [("py:.*", r"(?!transformer_lm(?!\.checks\.engine)).*"), ("py:class", r".*\.Marked")]
 default_role = "code"  # docstrings write `names` as Markdown does
 

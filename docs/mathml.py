@@ -14,16 +14,16 @@ def inline_formula(translator: HTML5Translator, node: nodes.math) -> None:
 
 
 def formula(translator: HTML5Translator, node: nodes.math_block) -> None:
-    """Write a formula on a line of its own; one that is too wide for the page can be scrolled."""
+    """Write a formula on a separate line; one that is too wide for the page can be scrolled."""
     translator.body.append(f'<div class="formula">{_mathml(node, "block")}</div>\n')
     raise nodes.SkipNode
 
 
 def _mathml(node: nodes.Element, display: str) -> str:
-    """Return a formula as MathML; what the converter does not know is a warning, which fails the build."""
+    """Return a formula as MathML; an unknown command gives a warning, which fails the build."""
     mathml = convert(node.astext(), display=display)
     if "\\" in mathml:
-        getLogger(__name__).warning("a formula must hold known commands only, got %s.", node.astext(), location=node)
+        getLogger(__name__).warning("a formula must contain known commands only, got %s.", node.astext(), location=node)
     return mathml
 
 

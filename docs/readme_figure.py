@@ -12,7 +12,7 @@ FIGURE = ROOT / "docs" / "attention_by_hand.png"
 
 
 def figure_bytes() -> bytes:
-    """Return the figure as it stands in the committed lesson."""
+    """Return the figure as it is in the committed lesson."""
     (cell,) = (cell for cell in nbformat.read(LESSON, as_version=4).cells if cell.id == CELL)
     (image,) = (output.data["image/png"] for output in cell.outputs if "image/png" in output.get("data", {}))
     return base64.b64decode(image)

@@ -1,4 +1,4 @@
-"""Write docs/rooms.md, where every module is: `python docs/rooms.py`.
+"""Write docs/rooms.md, a list of all modules: `python docs/rooms.py`.
 
 A room is a folder, or a few of the modules that stay at the top because people type their names. What a room is for
 is said in the docstring of its `__init__.py`. Rooms are in layers: each imports only from rooms before it.
@@ -45,26 +45,31 @@ Where everything is: a line for each module, its own first one. A room is a fold
 modules, a few modules at the top. Each room imports only from those above it in its table, and no module imports in a
 circle. `tests/` has a folder for each kind of room. `make rooms` writes this page.
 """
-# What newcomers look for, where it is, and what it is called there.
+# What newcomers look for: its description, file and name.
 PLACES = (
     ("the softmax of attention", "transformer_lm/attention.py", "attention_weights"),
     ("the causal mask", "transformer_lm/attention.py", "create_causal_mask"),
     (
         "attention as a module, by PyTorch's kernel where it can",
         "transformer_lm/modeling_attention.py",
-        "forward",
+        "MultiHeadSelfAttention",
     ),
+    ("the padding mask as attention uses it", "transformer_lm/modeling_attention.py", "_mask_of_padding"),
     ("the choice of the device", "transformer_lm/device.py", "best_device"),
     ("a training step", "transformer_lm/training/loop.py", "step"),
     ("the contract and the check of an exercise, here `slices`", f"transformer_lm/checks/{TOPIC}/slices.py", "slices"),
-    ("its record: cases, right and wrong answers, judge", f"grading/exercises/{TOPIC}/slices.py", "SLICES_RECORD"),
-    ("the calls that check and judge make of an answer", "transformer_lm/checks/engine/calling.py", "CALLS"),
+    ("its record: points, judge, right and wrong answers", f"grading/exercises/{TOPIC}/slices.py", "SLICES_RECORD"),
+    ("how check and judge both examine random answers", f"transformer_lm/checks/{TOPIC}/slices.py", "examine_slices"),
+    ("the record of an exercise that computes numbers", f"grading/exercises/{TOPIC}/labels.py", "LABELS_RECORD"),
+    ("the calls that check and judge make of such an answer", "transformer_lm/checks/engine/calling.py", "CALLS"),
     ("the comparison, and the mistake that explains it", "transformer_lm/checks/engine/diagnosis.py", "compare"),
-    ("sentences for mistakes that exercises share", "transformer_lm/checks/engine/hints.toml", "graph-cut"),
+    ("the hints for its mistakes", f"transformer_lm/checks/{TOPIC}/hints.toml", "[slices]"),
+    ("hints for mistakes that exercises share", "transformer_lm/checks/engine/hints.toml", "graph-cut"),
     ("hints that students ask for", "transformer_lm/course/hint_texts/04_language_model.md", "## slices"),
     ("the values that students check against", "transformer_lm/test_values.py", "load_frozen"),
-    ("points and reasons", "grading/judging/judge.py", "judge"),
+    ("the loop that gives points and reasons", "grading/judging/judge.py", "judge"),
     ("the sandbox of students' code", "grading/isolation/sandbox.py", "command"),
+    ("the start of the process in it", "grading/isolation/answers.py", "AnswerServer"),
     ("its second wall, from inside", "grading/isolation/inside/confine.py", "fork_confined"),
     ("the late penalty", "grading/nbgrader_steps/late.py", "penalty"),
     ("a class run", "grading/runs/class_run.py", "ClassRun"),
@@ -138,7 +143,7 @@ def needs(package: str) -> dict[str, set[str]]:
 
 
 def layers(graph: Mapping[str, set[str]]) -> list[str]:
-    """Return rooms or modules in an order in which each stands behind what it imports.
+    """Return rooms or modules in an order in which each comes after what it imports.
 
     Raises ValueError if there is none, and names a circle.
     """

@@ -23,6 +23,6 @@ def keep_columns(app: Sphinx, what: str, name: str, thing: object, options: obje
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Have every docstring looked at."""
+    """Register the extension for every docstring."""
     app.connect("autodoc-process-docstring", keep_columns)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from grading.runs.class_run import ClassRun
 
 REDUCED = "--reduced-isolation"
-KEPT = "What is done is kept; the same command does the rest."
+KEPT = "Finished work is kept; run the same command again to continue."
 
 
 def main() -> None:
@@ -33,11 +33,11 @@ def main() -> None:
     _add_mutate(commands.add_parser("mutate", help="find machine-made wrong answers that are accepted"))
     _add_freeze(commands.add_parser("freeze", help="write the frozen values that students check against"))
     _add_totals(commands.add_parser("totals", help="write each assignment's points and minutes where people read them"))
-    _add_outline(commands.add_parser("outline", help="write what students' own checks know of the release"))
+    _add_outline(commands.add_parser("outline", help="write the outlines of the release that students' own checks use"))
     _add_bundle(commands.add_parser("bundle", help="write the zip that students get"))
     arguments = parser.parse_args()
     if getattr(arguments, "reduced_isolation", False) and missing_walls():
-        print(f"REDUCED ISOLATION: here is none for {'; '.join(missing_walls())}.", file=sys.stderr)
+        print(f"REDUCED ISOLATION: this machine lacks {'; '.join(missing_walls())}.", file=sys.stderr)
     try:
         sys.exit(arguments.command_function(arguments))
     except IsolationIncomplete as incomplete:
@@ -76,12 +76,12 @@ def _add_exercises(parser: argparse.ArgumentParser) -> None:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("assignment", metavar="ASSIGNMENT", help="such as 01_self_attention")
     parser.add_argument("--students", nargs="+", metavar="STUDENT", help="only these")
-    parser.add_argument("--force", action="store_true", help="also grade again what is graded already")
-    parser.add_argument("--rerun", action="store_true", help="execute each notebook again for its outputs")
+    parser.add_argument("--force", action="store_true", help="grade again even if already graded")
+    parser.add_argument("--rerun", action="store_true", help="execute each notebook again for fresh outputs")
     parser.add_argument("--csv", type=Path, metavar="FILE", default=Path("grades.csv"), help="default: grades.csv")
     where = parser.add_mutually_exclusive_group()
     _add_workers(where)
-    where.add_argument("--cluster", metavar="ADDRESS", help="let the workers of this dask scheduler judge instead")
+    where.add_argument("--cluster", metavar="ADDRESS", help="judge on the workers of this dask scheduler instead")
     _add_reduced(parser)
     parser.set_defaults(command_function=_run)
 
@@ -122,7 +122,7 @@ def _grade(run: "ClassRun", arguments: argparse.Namespace) -> int:
     if len(to_do) < len(run.students):
         print(f"{len(run.students) - len(to_do)} of {len(run.students)} are graded already; --force grades them again.")
     if run.outdated:
-        print(f"The grading of {run.assignment} has changed since: grading {len(run.outdated)} again.")
+        print(f"The grading of {run.assignment} has changed. Grading {len(run.outdated)} again.")
     with tqdm(total=len(to_do), unit="submission", disable=None if to_do else True) as bar:
         for student in run.grade(to_do, arguments.workers, arguments.cluster):
             bar.update()
@@ -133,7 +133,7 @@ def _grade(run: "ClassRun", arguments: argparse.Namespace) -> int:
     for student, reason in run.left.items():
         print(printable(f"Not graded: {student}: {reason}"))
     if run.left:
-        print(f"{len(run.left)} of {len(to_do)} could not be graded; the same command tries them again.")
+        print(f"{len(run.left)} of {len(to_do)} could not be graded. Run the same command to try again.")
     try:
         run.write_csv(arguments.csv)
     except OSError as error:
@@ -170,7 +170,7 @@ def _add_try(parser: argparse.ArgumentParser) -> None:
         "file",
         type=Path,
         metavar="FILE.py",
-        help="the text of the solution cell with its imports; files submitted with it lie beside it",
+        help="the text of the solution cell with its imports; files submitted with it must be in the same folder",
     )
     parser.add_argument("--json", action="store_true", help="print points and messages as JSON")
     parser.add_argument("--seed", type=int, help="draw the same inputs again")
@@ -212,7 +212,7 @@ def _new(arguments: argparse.Namespace) -> int:
         files = write_exercise(arguments.exercise, arguments.topic, Path.cwd())
     except ValueError as error:
         sys.exit(str(error))
-    print("Written, to be edited:")
+    print("Files to edit:")
     for file in files:
         print(f"  {file.relative_to(Path.cwd())}")
     commands = [f"python -m grading {command} {arguments.exercise}" for command in ("freeze", "prove")]
@@ -222,7 +222,7 @@ def _new(arguments: argparse.Namespace) -> int:
 
 def _add_prove(parser: argparse.ArgumentParser) -> None:
     _add_exercises(parser)
-    parser.add_argument("--every-seed", action="store_true", help="try wrong answers with every seed, as right ones")
+    parser.add_argument("--every-seed", action="store_true", help="try wrong answers with every seed, too")
     _add_workers(parser)
     _add_reduced(parser)
     parser.set_defaults(command_function=_prove)
@@ -243,7 +243,7 @@ def _prove(arguments: argparse.Namespace) -> int:
         print(f"{exercise}: {counts['wrong']} wrong, {counts['right']} right, {counts['blank']} blank answers")
     print("\n".join(faults) or f"All {len(tried)} grades are right, over {len(SEEDS)} seeds.")
     if faults:
-        print(f"{len(faults)} of {len(tried)} grades are not as they should be.")
+        print(f"{len(faults)} of {len(tried)} grades are wrong.")
     return 1 if faults else 0
 
 
@@ -252,8 +252,8 @@ def _add_mutate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sample", type=_positive, metavar="N", help="try about N mutants of each exercise (default: all)"
     )
-    parser.add_argument("--turn", type=int, default=0, help="which mutants --sample takes: others at each turn")
-    parser.add_argument("--verbose", action="store_true", help="also list the mutants that are equivalent")
+    parser.add_argument("--turn", type=int, default=0, help="which mutants --sample takes; each turn takes others")
+    parser.add_argument("--verbose", action="store_true", help="also list the equivalent mutants")
     parser.add_argument("--json", action="store_true", help="print the table and the survivors as JSON")
     _add_workers(parser)
     _add_reduced(parser)
@@ -330,9 +330,9 @@ def _outline(arguments: argparse.Namespace) -> int:
 
 
 def _add_bundle(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--through", required=True, metavar="ASSIGNMENT", help="the last one that students get")
+    parser.add_argument("--through", required=True, metavar="ASSIGNMENT", help="the last assignment in the zip")
     parser.add_argument("--to", type=Path, metavar="FILE", help="default: course-through-ASSIGNMENT.zip")
-    parser.add_argument("--self-study", action="store_true", help="with the answers, shown after honest attempts")
+    parser.add_argument("--self-study", action="store_true", help="include the answers, shown after honest attempts")
     parser.set_defaults(command_function=_bundle)
 
 

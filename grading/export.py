@@ -72,14 +72,14 @@ class CourseSiteExportPlugin(GradesExportPlugin):
     a quote in front of a formula.
     """
 
-    identifier = Enum(("id", "email"), help="What the site knows students by: nbgrader's id, or the email.").tag(
+    identifier = Enum(("id", "email"), help="How the site identifies students: nbgrader's id, or the email.").tag(
         config=True
     )
-    columns = Dict(help="What the site calls the assignments, by nbgrader's names for them.").tag(config=True)
-    nothing_is_zero = Bool(False, help="Give 0 points to who has handed in nothing, in place of no grade.").tag(
+    columns = Dict(help="The site's names of the assignments, by nbgrader's names.").tag(config=True)
+    nothing_is_zero = Bool(False, help="Give 0 points instead of no grade to students without a submission.").tag(
         config=True
     )
-    no_grade = ""  # how the file says that there is no score
+    no_grade = ""  # how the file marks a missing score
 
     @default("identifier")
     def _identifier_default(self) -> str:
@@ -91,7 +91,7 @@ class CourseSiteExportPlugin(GradesExportPlugin):
         for assignment in assignments:
             waiting = sum(each.needs_manual_grade for each in gradebook.assignment_submissions(assignment.name))
             if waiting:
-                self.log.warning("%s: %s submissions wait for a person's marks.", assignment.name, waiting)
+                self.log.warning("%s: %s submissions need manual grading.", assignment.name, waiting)
         headers = [self.columns.get(assignment.name, assignment.name) for assignment in assignments]
         missing = 0.0 if self.nothing_is_zero else self.no_grade
         rows = [
@@ -134,7 +134,7 @@ class CanvasExportPlugin(CourseSiteExportPlugin):
     identifier_column = Enum(
         ("SIS Login ID", "SIS User ID", "ID"), "SIS Login ID", help="The column of Canvas that identifies students."
     ).tag(config=True)
-    section = Unicode("", help="The section of all students; Canvas wants the column, and may find it empty.").tag(
+    section = Unicode("", help="The section of all students; Canvas requires the column, but it may be empty.").tag(
         config=True
     )
 

@@ -106,7 +106,7 @@ def head(name: str, does: str, attend: str, says: str = "") -> Cheat:
 
 def ready_made(name: str, does: str, attend: str) -> Cheat:
     """Return a cheat that calls torch's ready-made attention, and whose feedback says so."""
-    return head(name, does, attend, says="torch's ready-made attention is the answer to this exercise")
+    return head(name, does, attend, says="torch's ready-made attention is not accepted in this exercise")
 
 
 # --- what beats a grader whose tests run in the student's own process ---------------------------

@@ -28,7 +28,7 @@ class LocalCluster:
     def _start(self, *arguments: str) -> subprocess.Popen:
         here = Path(__file__).parent
         paths = os.pathsep.join([os.environ["PYTHONPATH"], str(here), str(here / "runs")])  # what tests send to workers
-        # A second death at a task is bad luck no more; without this it would be the fourth.
+        # Give up a task after the second worker that ends at it; by default, it would be the fourth.
         settings = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1", "PYTHONPATH": paths}
         with (self._folder / "log").open("a") as log:
             return subprocess.Popen(

@@ -36,16 +36,16 @@ from transformer_lm.training.presets import PRESETS, preset
 RECIPE = {
     "steps": (int, "number of batches to train on"),
     "batch_size": (int, "slices of text in a batch"),
-    "accumulation": (int, "portions that a batch is taken in, where memory is short"),
+    "accumulation": (int, "portions in which a batch is processed, if memory is short"),
     "optimizer": (
         OPTIMIZERS,
-        "AdamW for all (may need another --learning-rate), or Muon for the blocks' matrices",
+        "AdamW for all parameters (may need another --learning-rate), or Muon for the blocks' matrices",
     ),
-    "learning_rate": (float, "the highest, of AdamW"),
+    "learning_rate": (float, "highest learning rate of AdamW"),
     "schedule": (SCHEDULES, "how the learning rate changes after the warm-up"),
     "warmup": (int, "steps over which the learning rate rises"),
-    "weight_decay": (float, "of the matrices that AdamW trains"),
-    "seed": (int, "of the first weights, the batches and dropout"),
+    "weight_decay": (float, "weight decay of the matrices that AdamW trains"),
+    "seed": (int, "random seed of the initial weights, the batches and dropout"),
 }
 MODEL = {
     "max_len": (int, "tokens that the model can attend to"),
@@ -56,7 +56,7 @@ MODEL = {
     "dropout": (float, "dropout rate of embeddings, attention weights, attention and MLP"),
     "positions": (POSITIONS, "positional encoding"),
     "mlp": (MLPS, "non-linearity of the feed-forward network"),
-    "init": (INITS, "how the first weights are drawn"),
+    "init": (INITS, "how the weights are initialised"),
 }
 
 ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
@@ -89,10 +89,10 @@ def _parser() -> argparse.ArgumentParser:
         help=f"{', '.join(downloads.CORPORA)} (default: {read}, for the lessons)",
     )
 
-    training = commands.add_parser("train", help="train a model, or go on training it")
+    training = commands.add_parser("train", help="train a model, or resume its training")
     training.set_defaults(run=run_train)
     training.add_argument(
-        "--data", default="shakespeare", help=f"{', '.join(LOADERS)}, or a text file or folder of yours"
+        "--data", default="shakespeare", help=f"{', '.join(LOADERS)}, or your own text file or folder"
     )
     training.add_argument(
         "--preset",
@@ -104,10 +104,10 @@ def _parser() -> argparse.ArgumentParser:
     training.add_argument(
         "--resume",
         action="store_true",
-        help="go on from the newest checkpoint in that folder, with the settings of the run: options for the recipe "
-        "change it from there on, but neither optimizer nor model can change",
+        help="resume from the newest checkpoint in that folder, with the settings of the run: options for the recipe "
+        "change it from there on, but optimizer and model cannot change",
     )
-    training.add_argument("--device", help="cpu, cuda or mps (default: the fastest that computes right)")
+    training.add_argument("--device", help="cpu, cuda or mps (default: the fastest that computes correctly)")
     for name, default, what in (
         ("save-every", 100, "between two checkpoints"),
         ("evaluate-every", None, "between two measurements of the validation loss; the last is always at the end"),
@@ -117,15 +117,15 @@ def _parser() -> argparse.ArgumentParser:
         often = "" if default is None else " (default: %(default)s)"
         training.add_argument(f"--{name}", type=int, default=default, metavar="STEPS", help=what + often)
     training.add_argument("--tensorboard", action="store_true", help="write files for TensorBoard into the folder")
-    training.add_argument("--quiet", action="store_true", help="no losses and samples, only the bar and the result")
-    _add_settings(training.add_argument_group("recipe", "Without these, as the preset says."), RECIPE)
-    model = training.add_argument_group("model", "Without these, as the preset says.")
+    training.add_argument("--quiet", action="store_true", help="no losses and samples, only progress bar and result")
+    _add_settings(training.add_argument_group("recipe", "The defaults are those of the preset."), RECIPE)
+    model = training.add_argument_group("model", "The defaults are those of the preset.")
     _add_settings(model, MODEL)
     model.add_argument(
         "--no-residual", dest="residual", action="store_false", default=None, help="leave out all residual connections"
     )
 
-    sampling = commands.add_parser("sample", help="let a trained model write")
+    sampling = commands.add_parser("sample", help="generate text with a trained model")
     sampling.set_defaults(run=run_sample)
     sampling.add_argument("model", type=Path, help="a model.safetensors, or the folder of a run")
     beginning = sampling.add_mutually_exclusive_group()
@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     beginning.add_argument("--data", help="continue 16 tokens of this corpus's validation text instead")
     sampling.add_argument("--num-tokens", type=int, default=500)
     sampling.add_argument("--num-samples", type=int, default=1)
-    sampling.add_argument("--temperature", type=float, default=1.0, help="0 always takes the most likely token")
+    sampling.add_argument("--temperature", type=float, default=1.0, help="0 always selects the most likely token")
     sampling.add_argument("--top-k", type=int, help="draw only among the K most likely tokens")
     sampling.add_argument(
         "--top-p", type=float, help="draw only among the most likely tokens, up to this probability together"
@@ -149,15 +149,17 @@ def _parser() -> argparse.ArgumentParser:
         "--slices", type=int, default=64, help="number of slices, from random positions (default: %(default)s)"
     )
     heads.add_argument("--length", type=int, help="tokens in a slice (default: the context length of the model)")
-    heads.add_argument("--ablate", choices=WAYS, help="also measure the loss without each head: 0 or its mean instead")
-    heads.add_argument("--pictures", type=Path, metavar="FOLDER", help="write pictures there")
-    heads.add_argument("--seed", type=int, default=0, help="draw the same slices again")
+    heads.add_argument(
+        "--ablate", choices=WAYS, help="also measure the loss with each head's output set to 0 or to its mean"
+    )
+    heads.add_argument("--pictures", type=Path, metavar="FOLDER", help="write pictures to this folder")
+    heads.add_argument("--seed", type=int, default=0, help="the same seed gives the same slices")
     heads.add_argument("--device", help="cpu, cuda or mps")
 
     checking = commands.add_parser("check", help="see what a notebook would get, and whether it will be accepted")
     checking.set_defaults(run=run_check)
     checking.add_argument("notebook", type=Path, metavar="NOTEBOOK", help="an assignment that you have worked on")
-    checking.add_argument("--json", action="store_true", help="for programs")
+    checking.add_argument("--json", action="store_true", help="print the report as JSON")
     return parser
 
 

@@ -201,7 +201,7 @@ def _reviews(archive: Path) -> list[tuple[str, int, str]]:
         reviews = _package_reviews(files) if archive.name == IMDB_PACKAGE.name else _home_reviews(files)
     sizes = Counter((part, label) for part, label, _ in reviews)
     if len(sizes) != len(PACKAGE_BLOCKS) or len(set(sizes.values())) != 1:
-        raise ValueError(f"{archive} must have as many reviews of each part and label, got {dict(sizes)}.")
+        raise ValueError(f"{archive} must have the same number of reviews of each part and label, got {dict(sizes)}.")
     return reviews
 
 

@@ -94,7 +94,7 @@ class Report:
         if self.written:
             empty = [name for name, _, is_there in self.written if not is_there]
             points = sum(points for _, points, _ in self.written)
-            lines.append(f"{points:g} more by a person, for what you write in words; {_empty(empty)}.")
+            lines.append(f"{points:g} more by manual grading of your written answers; {_empty(empty)}.")
         lines += ["", *self.notes]
         if self.problems:
             lines += ["It would not be accepted as it is:", *(f"- {problem}" for problem in self.problems)]
@@ -134,8 +134,8 @@ def check(assignment: str) -> None:
         return
     unsaved = _unsaved(outline, file)
     if unsaved:
-        print(f"The file does not have what was run last as an answer to {unsaved}.")
-        print("Run the cell of that answer, save the notebook (Ctrl+S), then run this one again.")
+        print(f"The saved file does not have your latest answer to {unsaved}.")
+        print("Run the cell of that answer, save the notebook (Ctrl+S), then run this cell again.")
         return
     command = [sys.executable, "-m", "transformer_lm", "check", str(file), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
@@ -198,7 +198,7 @@ def _read(file: Path) -> dict:
 
 
 def report_of(file: Path) -> Report:
-    """Run a notebook's answers with the released checks, and keep the result for the table of progress.
+    """Run a notebook's answers with the released checks, and save the result for the table of progress.
 
     Raises ValueError if the file is not a notebook, or its assignment is unknown.
     """
@@ -243,7 +243,7 @@ def report_of(file: Path) -> Report:
     try:
         note_result(outline.assignment, report.passed, report.answered)
     except OSError as error:
-        notes.append(f"Your progress could not be kept: {error}.")
+        notes.append(f"Your progress could not be saved: {error}.")
     return report
 
 
@@ -279,7 +279,7 @@ def _matched(notebook: dict, outline: Outline) -> tuple[dict[str, str], list[str
         if cell.name not in found:
             problems.append(f"The cell {cell.name} is gone: copy it from a fresh notebook, with all its metadata.")
         elif names.count(cell.name) > 1:
-            problems.append(f"The cell {cell.name} stands there {names.count(cell.name)} times: delete all but one.")
+            problems.append(f"The cell {cell.name} occurs {names.count(cell.name)} times: delete all but one.")
     others = [cell.name for cell in outline.of_kind("text", "setup", "check") if cell.name not in found]
     if others:
         notes.append(f"Grading will put back what you have deleted: {', '.join(others)}.")
@@ -354,7 +354,7 @@ def _outcomes(sources: list[str], folder: Path) -> list[Problem | None]:
                 problems.append(Problem(f"it was stopped after {CELL_SECONDS} seconds"))
             except DeadKernelError:
                 dead = True
-                problems.append(Problem("it has killed the kernel"))
+                problems.append(Problem("it killed the kernel"))
     return problems
 
 

@@ -36,12 +36,12 @@ def show(exercise: str, namespace: dict[str, object]) -> None:
         return
     texts = hint_texts(outline.assignment).get(exercise, [])
     if not texts:
-        _show(f"There are no hints for **{exercise}**.")
+        _show(f"The exercise **{exercise}** has no hints.")
         return
     attempt = _attempt(outline, exercise, namespace)
     if attempt is None:
         _show(
-            f"First try it: answer **{exercise}** in its cell and run it. Hints are for those who are stuck after that."
+            f"Try it first: answer **{exercise}** in its cell and run it. If you are stuck after that, ask for a hint."
         )
         return
     if _passes(outline, exercise, namespace):
@@ -69,7 +69,7 @@ def answer(exercise: str, namespace: dict[str, object]) -> None:
         return
     source = _source(outline)
     if not source.is_file():
-        _show("This copy of the course holds no answers. Ask whoever teaches it, or take the edition for self-study.")
+        _show("This copy of the course holds no answers. Ask your instructor, or use the edition for self-study.")
         return
     known = progress.load()
     given = known["hints"].get(exercise, [])

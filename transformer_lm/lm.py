@@ -107,7 +107,7 @@ def last_position_bits(model: nn.Module, batches: Iterable[Tensor]) -> float:
     Shapes:
         batches  (b, n + 1) each
 
-    Raises ValueError if there are no batches.
+    Raises ValueError if `batches` is empty.
     """
     bits, count = 0.0, 0
     with evaluating(model) as device:

@@ -78,8 +78,8 @@ class FlattenPool(nn.Module):
 class SequenceClassifier(nn.Module):
     """A classifier with any layers and any pool; without layers it is the baseline, a bag of words.
 
-    `layers` are called as `layer(x, visible=visible)` and keep the shape of x; `pool(x, visible)` makes one vector of
-    each sequence. With `cls`, that token is put in front of every sequence, as a position where layers can collect
+    `layers` are called as `layer(x, visible=visible)` and keep the shape of x; `pool(x, visible)` computes one vector
+    for each sequence. With `cls`, that token is put in front of every sequence, as a position where layers can collect
     information.
     """
 

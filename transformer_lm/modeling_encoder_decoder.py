@@ -183,8 +183,8 @@ class TransformerEncoderDecoder(nn.Module):
     def init_weights(self) -> None:
         """Scale embeddings like the sinusoidal encodings, and let keys start equal to queries, at twice their size.
 
-        So attention to the source begins by looking for the same word, in both languages if `shared`: the model learns
-        names sooner, whose meaning is given elsewhere in the sentence. The rest is as in PyTorch.
+        So attention to the source begins by looking for the same word, in both languages if `shared`, and names, whose
+        meaning is given elsewhere in the sentence, are learned sooner. The rest is as in PyTorch.
         """
         for table in (self.source_embed, self.target_embed):
             nn.init.normal_(table.weight, std=self.config.hidden**-0.5)  # multiplied by sqrt(hidden) when it is used

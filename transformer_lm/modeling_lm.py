@@ -30,7 +30,7 @@ INITS = ("torch", "gpt2", "zero_output")
 class LMConfig:
     """The sizes and options of a language model; the defaults are those of a small GPT-2.
 
-    `positions` and `mlp` are named after what they do; a `norm` of kind `plain` is a layer norm without parameters.
+    `positions` and `mlp` name the method that is used; the `norm` called `plain` is a layer norm without parameters.
     `mlp_hidden` defaults to 4 * hidden. With `norm_first` (pre-norm), norms come before attention and MLP, and one more
     before the output; otherwise (post-norm) they come after each residual connection, as in the original transformer.
     `tied` shares one matrix between the embedding and the output. With `smear`, a learned fraction of each token's
@@ -268,7 +268,7 @@ class LMBlock(TransformerDecoderBlock):
         self.norm_first, self.residual = config.norm_first, config.residual
         self.dropout = make_dropout(config)  # of the attention output; the MLP has its own dropout
 
-    def forward(  # type: ignore[override]  # it can also remember, and tell its weights
+    def forward(  # type: ignore[override]  # it also takes a cache, and may return its weights
         self, x: Tensor, cache: Cache | None = None, return_attention: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Return the new vector of every position, and the weights if return_attention.

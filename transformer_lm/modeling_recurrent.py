@@ -245,7 +245,7 @@ class RecurrentEncoderDecoder(nn.Module):
         Raises ValueError for a model without attention.
         """
         if self.attention is None:
-            raise ValueError("a model must have attention, got one without.")
+            raise ValueError("model must have attention, got attention=False.")
         state, looked = self.begin(source), []
         for tokens in target.unbind(dim=1):
             self.next_scores(tokens, state)

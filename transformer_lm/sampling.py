@@ -87,7 +87,7 @@ def sampled_tokens(
     """
     config = model.config
     if prompt.numel() == 0:
-        raise ValueError("prompt must have a token or more, got none: a line break is a good beginning.")
+        raise ValueError("prompt must have at least one token, got none: a line break is a good start.")
     match_axes(prompt=(prompt, "b n"))
     prompt = prompt.long().cpu()  # where tokens are sampled
     if prompt.min() < 0 or prompt.max() >= config.vocab_size:

@@ -39,7 +39,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Frozen:
-    """The frozen values of an exercise: its cases, and a hint for each known mistake.
+    """The frozen values of an exercise: its cases, and the id of the hint for each known mistake.
 
     The second case has the weights of the first and another length; the third has other sizes and larger numbers.
     """

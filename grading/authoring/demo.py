@@ -25,7 +25,7 @@ def edited(cell: str, old: str, new: str) -> Change:
     def change(notebook: NotebookNode) -> None:
         answer = _cell(notebook, cell)
         if old not in answer.source:
-            raise ValueError(f"old must stand in the answer {cell}, got {old!r}.")
+            raise ValueError(f"old must occur in the answer {cell}, got {old!r}.")
         answer.source = answer.source.replace(old, new)
 
     return change

@@ -77,7 +77,7 @@ def is_mutated(record: Record) -> bool:
 
 
 def tasks(exercise: str, reduced: bool, sample: int | None = None, turn: int = 0) -> list[Task]:
-    """Return the mutants of all right answers to an exercise, or about `sample` of them, others at each turn."""
+    """Return the mutants of all right answers to an exercise, or about `sample` of them; each turn takes others."""
     record = records()[exercise]
     answers = {"model answer": record.model_answer} | record.right
     names = list(answers)
@@ -182,7 +182,7 @@ def _cells(source: str) -> list[Cell]:
 
 
 def _accepted(task: Task, seed: int, seconds: float) -> bool:
-    """Return whether a mutant gets full points within so many seconds."""
+    """Return whether a mutant gets full points within this many seconds."""
     record, cells = _record(task.exercise), _cells(task.mutant.source)
     result = judge(record, cells, _server(task), seed, 1, seconds=seconds, stop_at_loss=True)
     return result.points >= result.max_points
@@ -193,7 +193,7 @@ def _accepted(task: Task, seed: int, seconds: float) -> bool:
 
 @contextmanager
 def _within(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError once this process has used so many seconds of processor time."""
+    """Raise TimeoutError once this process has used this many seconds of processor time."""
 
     def stop(*given: object) -> None:
         raise TimeoutError(f"a case must be drawn within {seconds} seconds.")

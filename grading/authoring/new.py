@@ -11,6 +11,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from grading import exercises
 from grading.nbgrader_steps.submission import is_check
 from transformer_lm import checks
+from transformer_lm.checks.engine.catalogue import FILE
 from transformer_lm.checks.engine.places import PREFIX
 from transformer_lm.hints import FOLDER as HINTS
 
@@ -20,7 +21,7 @@ ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def write_exercise(exercise: str, topic: str, root: Path) -> list[Path]:
-    """Write the check, the record, three cells and the hints of a new exercise; return the files.
+    """Write the check, the record, three cells and the hints of a new exercise and its mistakes; return the files.
 
     Nothing is written if one of the files can't be. Raises ValueError for an id or a topic that can't be used.
     """
@@ -53,7 +54,7 @@ def write_exercise(exercise: str, topic: str, root: Path) -> list[Path]:
     }
     taken = next((path for path in modules if path.exists()), None)
     if taken:
-        raise ValueError(f"EXERCISE must name new files, got {exercise!r}, and {taken.name} exists.")
+        raise ValueError(f"EXERCISE must name new files, got {exercise!r}, but {taken.name} exists.")
     place = _end_of_exercises(notebook)
     notebook.cells[place:place] = _cells(exercise, name, texts)
 
@@ -63,10 +64,11 @@ def write_exercise(exercise: str, topic: str, root: Path) -> list[Path]:
             (path.parent / "__init__.py").write_text(f'"""Topic {topic}."""\n', encoding="utf-8")
         path.write_text(text, encoding="utf-8")
     nbformat.write(notebook, assignment)
-    hints = HINTS / f"{topic}.md"
-    with hints.open("a", encoding="utf-8") as file:
-        file.write(texts["hints.md"])
-    return [*modules, assignment, hints]
+    steps, mistakes = HINTS / f"{topic}.md", Path(checks.__file__).parent / package / FILE
+    for hints, template in ((steps, "hints.md"), (mistakes, "hints.toml.txt")):
+        with hints.open("a", encoding="utf-8") as file:
+            file.write(texts[template])
+    return [*modules, assignment, steps, mistakes]
 
 
 def _end_of_exercises(notebook: NotebookNode) -> int:

@@ -77,10 +77,13 @@ def fault(trial: Trial) -> str | None:
         if part.max_points:
             should_lose = 0 if not loses else part.max_points if wrong.costs is None else wrong.costs
             if not math.isclose(lost, should_lose, abs_tol=1e-9):
-                return f"loses {lost} points in place of {should_lose} for {part.name}: {_messages(result)}"
+                return f"loses {lost} points instead of {should_lose} for {part.name}: {_messages(result)}"
         elif loses and lost <= 0:  # form: how other mistakes affect it does not matter
             return f"loses nothing for {part.name}"
-    return None if wrong.hint in _messages(result) else f"must hear {wrong.hint!r}, got {_messages(result)!r}"
+    heard = {part.mark.failure.mistake for part in result.parts if part.mark.failure}
+    if wrong.hint in heard and wrong.says in _messages(result):
+        return None
+    return f"must get {wrong.hint!r} {wrong.says!r}, got {sorted(map(str, heard))}: {_messages(result)!r}"
 
 
 @functools.lru_cache(maxsize=1)  # answers are tried exercise by exercise

@@ -31,7 +31,7 @@ CALL_SECONDS = 10
 CALLS = 10_000  # of a function that an answer gets
 LONGEST_CELLS = 2 * 2**20  # characters of all cells together, as sent
 EXERCISE_SECONDS = 60  # for all cells and calls together
-# While an answer waits for a processor in use by others, its clock is stopped, up to so many times the limit.
+# While an answer waits for a processor in use by others, its clock is stopped, up to this many times the limit.
 PATIENCE = 6
 SHORTEST_WAIT = 0.1  # seconds that a request for the times may take on a busy machine
 ENOUGH_TO_START = 1  # seconds; with less time left, an answer may be late even if nothing is wrong
@@ -179,7 +179,7 @@ class Answer:
 
     Cells that hang or end their process are noted in `left_out`, and the others are run again without them in a new
     process. `errors` says what went wrong with each cell. `kept` holds what judges remember from part to part. `folder`
-    contains the files that were submitted with the notebook. All cells and calls together have so many `seconds`.
+    contains the files that were submitted with the notebook. All cells and calls together may take `seconds`.
     """
 
     def __init__(
@@ -360,14 +360,14 @@ class Answer:
         return self._server.kill()
 
     def _ending(self, status: int) -> str:
-        """Describe how a process ended that was not asked to."""
+        """Describe how a process ended on its own."""
         if status & 0x7F == signal.SIGXCPU:
             return "uses more processor time than it may"
         if status & 0x7F in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS):
-            return f"crashes Python itself ({signal.Signals(status & 0x7F).name}), perhaps for want of memory"
+            return f"crashes Python itself ({signal.Signals(status & 0x7F).name}), perhaps for lack of memory"
         if status & 0x7F == signal.SIGKILL:
             self._server.doubtful += 1
-            return "was stopped by the system, perhaps for want of memory"
+            return "was stopped by the system, perhaps for lack of memory"
         return "ends its own Python process: leave out exit(), quit() and os._exit()"
 
 

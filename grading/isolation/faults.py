@@ -1,4 +1,4 @@
-"""Tells faults of the machine from faults of a submission, so that no student loses points because of a full disk."""
+"""Distinguishes faults of the machine from those of a submission: a full disk must not cost a student points."""
 
 import errno
 from pathlib import Path
@@ -19,7 +19,7 @@ REMEDIES = {
     errno.EMFILE: "Allow more open files, as with `ulimit -n 4096`, or grade with fewer workers: --workers 1.",
 }
 NEEDED = "the machine must have what grading needs"
-ANY_REMEDY = "See what the machine lacks: disk, memory, or somebody who ends its processes."
+ANY_REMEDY = "Check the disk, the memory, and whether something kills processes of this machine."
 
 
 class ServerLost(RuntimeError):

@@ -35,7 +35,7 @@ class IsolationIncomplete(Exception):
 
     def __init__(self, missing: list[str]) -> None:
         self.missing = missing
-        super().__init__(f"isolation must be complete, but here is none for: {'; '.join(missing)}. {INSTALL}")
+        super().__init__(f"isolation must be complete, but this machine lacks {'; '.join(missing)}. {INSTALL}")
 
     def __reduce__(self) -> tuple:
         return type(self), (self.missing,)  # what a worker process sends
@@ -158,16 +158,14 @@ def _as_unprivileged() -> list[str]:
 def missing_walls() -> tuple[str, ...]:
     """Return the protections that this machine lacks, in words; empty if isolation is complete."""
     if shutil.which("bwrap") is None:
-        return ("a user, files, network and processes of their own (bubblewrap is not installed)",)
+        return ("a separate user, files, network and processes (bubblewrap is not installed)",)
     confine = Path(__file__).parent / "inside" / "confine.py"
     script = "import sys; sys.path.insert(0, '/inside'); import confine; confine.become_unprivileged(); "
     script += "print(*confine.missing_walls(), sep='\\n')"
     tried = subprocess.run(
-        command([sys.executable, "-I", "-c", script], {confine.parent: Path("/inside")}),
-        capture_output=True,
-        text=True,
+        command([sys.executable, "-I", "-c", script], {confine.parent: Path("/inside")}), capture_output=True, text=True
     )
     if tried.returncode != 0:
         reason = (tried.stderr.strip().splitlines() or ["no reason given"])[-1]
-        return (f"a user, files, network and processes of their own (bubblewrap: {reason})",)
+        return (f"a separate user, files, network and processes (bubblewrap: {reason})",)
     return tuple(line for line in tried.stdout.splitlines() if line)

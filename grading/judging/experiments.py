@@ -13,6 +13,7 @@ import torch
 from grading.isolation.answers import Answer
 from grading.judging.judge import failure_told
 from grading.judging.record import Part, Record
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.experiments import ExperimentExercise
 from transformer_lm.checks.engine.failure import CheckFailed
 from transformer_lm.datasets import Dataset, load_imdb_synth, load_xor
@@ -50,7 +51,7 @@ def reproduced(record: Record, part: Part, answer: Answer, rng: random.Random) -
                 f"to train with the settings for {data} in {exercise.name}, {TRIES} times with other seeds",
                 f"{goal.reached} or more is reached {reached} times, with a loss that shows learning",
                 f"{ENOUGH} times or more",
-                "These settings do not give what the report says: report the settings of the runs it shows.",
+                hint("not-reproduced"),
             )
     return "The settings reach the goal here too, with seeds drawn for this submission."
 

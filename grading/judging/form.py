@@ -34,9 +34,9 @@ def shape_comments(record: ValueRecord, part: Part, answer: Answer, rng: random.
     if failure_told(reply):
         commented, made = _lines_with_shapes(source), _statements(source)
         if 2 * commented >= made:
-            return "Nothing is taken off: your code could not be run to watch its shapes."
+            return "Nothing is taken off: your code could not be run to record its shapes."
         yours = f"{commented} of {made} statements have one" if commented else "there are no such comments"
-        expected = "at least one for every two, since your code could not be run to watch its shapes"
+        expected = "at least one for every two, since your code could not be run to record its shapes"
         return _off(SHAPES_COST, SHAPES, yours, expected, GIVE_SHAPES)
     try:
         told = _read(answer, "read", source=source, observations=reply.get("observations"))

@@ -18,6 +18,7 @@ from grading.isolation.answers import Answer
 from grading.judging.head_references import reference_null, reference_score
 from grading.judging.judge import failure_told, inputs_after, tensors
 from grading.judging.record import Part, Record, ValueRecord
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.diagnosis import require_unchanged
 from transformer_lm.checks.engine.failure import CheckFailed
 from transformer_lm.checks.engine.verdict import Mark
@@ -139,7 +140,7 @@ def unseen(record: ValueRecord, part: Part, answer: Answer, rng: random.Random) 
         clear = clearness >= heads.clear
         outcome.add(_asked(record, answer, heads)[clear], expected[clear], clearness[clear] >= CLEAR, heads.names)
     if outcome.right == outcome.total:
-        return f"Right for {outcome.total} heads that nobody has seen before."
+        return f"Right for {outcome.total} heads drawn for this submission."
     points = part.points / 2 if outcome.can_be_trusted else 0
     return Mark(points, failure=outcome.failed().failure)
 
@@ -179,20 +180,20 @@ class Outcome:
     def failed(self) -> CheckFailed:
         """Return the failure of a detector: the kinds of heads that it is wrong about, without numbers."""
         yours = [f"{self.right} are right"]
-        hint = "It mixes patterns up: the one that exceeds its own baseline most gives the name."
+        known = hint("patterns-mixed-up", "find-heads")
         if self.renamed:
             yours.append(f"another name for: {', '.join(sorted(self.renamed))}")
         if self.missed:
             yours.append(f"not found: {', '.join(sorted(self.missed))}")
-            hint = "It overlooks heads: are scores means over the queries that have a key, and baselines right?"
+            known = hint("heads-overlooked", "find-heads")
         if self.nearly:
-            yours.append(f"{self.nearly} that miss a threshold by little get a name")
-            hint = "It names heads that miss a threshold by little: are thresholds, chance and null exactly right?"
+            yours.append(f"{self.nearly} that narrowly miss a threshold get a name")
+            known = hint("thresholds-missed", "find-heads")
         if self.invented:
             yours.append(f"{self.invented} that do nothing get a name")
-            hint = "It names heads that do nothing: no finding of it can be trusted. Look at both baselines."
+            known = hint("heads-invented", "find-heads")
         tried = f"find_heads on {self.total} heads drawn for this submission"
-        return CheckFailed(tried, "; ".join(yours), "all of them, for all points", hint)
+        return CheckFailed(tried, "; ".join(yours), "all of them, for all points", known)
 
 
 def _asked(record: ValueRecord, answer: Answer, heads: Heads) -> NDArray:
@@ -205,7 +206,7 @@ def _asked(record: ValueRecord, answer: Answer, heads: Heads) -> NDArray:
     output, h = found.get("outputs/heads"), heads.weights.shape[1]
     if output is None or output.shape != (h,):
         yours = "no tensor" if output is None else f"heads of shape {output.shape}"
-        raise CheckFailed(tried, yours, f"heads of shape ({h},)", "Return one number for each head, as one tensor.")
+        raise CheckFailed(tried, yours, f"heads of shape ({h},)", hint("not-a-number-each", "find-heads"))
     require_unchanged(tried, heads.arrays, inputs_after(found))
     return output
 

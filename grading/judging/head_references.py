@@ -27,7 +27,7 @@ def reference_score(weights: NDArray[np.float64], pattern: NDArray[np.bool_]) ->
 
 
 def reference_null(weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the null of each head, (h, i, j), for weights (b, h, i, j), query by query."""
+    """Return the position-only baseline of each head, (h, i, j), for weights (b, h, i, j), query by query."""
     profile = reference_profile(weights)  # (h, n)
     null = np.zeros_like(weights[0])
     for query in range(null.shape[1]):

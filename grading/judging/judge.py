@@ -126,7 +126,7 @@ def judge(
 
     The inputs are drawn from `seed`, or from the system's randomness if there is none. `left_out` remembers cells that
     killed their process, from one exercise of a submission to the next. `folder` contains the files that were submitted
-    with the notebook. The answer has so many `seconds`. With `stop_at_loss`, all parts after the first that loses
+    with the notebook. The answer may take `seconds`. With `stop_at_loss`, all parts after the first that loses
     points get none, because no part makes up for another.
     """
     rng = random.Random(secrets.randbits(64) if seed is None else seed)
@@ -301,7 +301,7 @@ class _Trial:
             assert mistake.costs is not None
             return Mark(self.part.points - mistake.costs, failure=self.failure)
         if not self.everything_is_right:
-            praise = "What this part is about is right; see what another part is told."
+            praise = "This part is correct. See the messages for the other parts."
             return Mark(self.part.points, praise, complete=False)
         flow = "; gradients flow" if self.record.public.trains else ""
         praise = f"Right for {self.calls} calls on inputs drawn for this submission{flow}."
@@ -355,7 +355,7 @@ class _Trial:
         for rule in self.record.properties:
             try:
                 if not rule.holds(ask, case, self.record.public.reads, self.rng):
-                    return rule.hint
+                    return hint(rule.hint, self.record.id)
             except (CheckFailed, KeyError, ValueError, IndexError, TypeError):  # no outputs, or useless ones
                 continue
         return None
@@ -378,7 +378,7 @@ class _Trial:
         if off:
             name, known, named = off[0], "", mistake or self.lesser
             if named:
-                known = named.hint
+                known = hint(named.hint, self.record.id)
             elif first:
                 name, known = self._explained(off, outputs, case, expected)
             failed = self._wrong(name, outputs, case, expected, allowed, known)
@@ -456,7 +456,7 @@ class _Trial:
             fitting = [wrong for wrong in own if close(theirs[name], made[wrong]) and made[wrong].isfinite().all()]
             fitting = [wrong for wrong in fitting if not close(made[wrong], wanted[name])]
             if fitting:
-                return name, max(fitting, key=alike).hint
+                return name, hint(max(fitting, key=alike).hint, self.record.id)
         return off[0], self._hint(off[0], outputs, case, expected)
 
     def _hint(self, name: str, outputs: Arrays, case: Arrays, expected: Arrays) -> str:
@@ -467,7 +467,7 @@ class _Trial:
                 if _distance(made.numpy(), expected[output]) > 0:
                     mistakes.setdefault(output, {})[wrong.name] = made
         known = Case(tensors(case), tensors(expected), mistakes=mistakes)
-        hints = {wrong.name: wrong.hint for wrong in self.record.wrong}
+        hints = {wrong.name: hint(wrong.hint, self.record.id) for wrong in self.record.wrong}
         theirs = tensors(outputs)
         return (
             known_mistake(theirs, name, known, hints, self.record.public.together(name))
@@ -586,7 +586,7 @@ def layers(
 
 
 class _Stranger:
-    """A stand-in for something that is not a linear layer; `kind` says what it is."""
+    """Represents something that is not a linear layer; `kind` says what it is."""
 
 
 def _rebuilt(

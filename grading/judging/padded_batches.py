@@ -101,7 +101,7 @@ def ignores_padding(output: str) -> Property:
         before, after = ask(case), ask(changed)
         return output not in before or same(before[output], after[output])
 
-    return Property("What stands at padding has an effect on real tokens: no query may read it.", holds)
+    return Property("padding-has-an-effect", holds)
 
 
 SIZES = "b, n, hidden = x.shape\n"
@@ -114,70 +114,22 @@ def padding_mistakes(answer: str, whole: str, padding: str) -> tuple[WrongAnswer
     `whole` and `padding` are the parts about batches without padding and with padding.
     """
 
-    def otherwise(name: str, hint: str, *edits: tuple[str, str]) -> WrongAnswer:
-        return edited(name, hint, answer, *edits, fails=(padding,))
+    def otherwise(name: str, *edits: tuple[str, str], hint: str = "") -> WrongAnswer:
+        return edited(name, answer, *edits, fails=(padding,), hint=hint)
 
     def seen(visible: str) -> tuple[str, str]:
         return SIZES, f"{SIZES}        visible = {visible}\n"
 
     return (
-        otherwise(
-            "reads-padding",
-            "Padding is read like words: there is no mask, or it lies along the wrong axis.",
-            seen("torch.ones_like(visible)"),
-        ),
-        edited(
-            "mask-inverted",
-            "The mask is inverted: real tokens are hidden and padding is read.",
-            answer,
-            seen("~visible"),
-            fails=(whole, padding),
-        ),
-        otherwise(
-            "mask-of-the-first",
-            "The padding of the first sequence is hidden in all of them: each has a length of its own.",
-            seen("visible[:1].expand(b, n)"),
-        ),
-        otherwise(
-            "first-sequence-only",
-            "Padding is hidden in the first sequence and read in the others: each has padding of its own.",
-            seen("visible | (torch.arange(b, device=x.device) > 0)[:, None]"),
-        ),
-        otherwise(
-            "mask-of-the-shortest",
-            "Every sequence is treated as if it were as short as the shortest: real tokens are hidden too.",
-            seen("visible.all(dim=0).expand(b, n)"),
-        ),
-        otherwise(
-            "hides-the-last-word",
-            "The mask hides one position too many: the last real token must be read.",
-            seen("visible & visible.roll(-1, dims=1)"),
-        ),
-        otherwise(
-            "shows-the-first-pad",
-            "The mask hides one position too few: the first pad after the last real token is read.",
-            seen("visible | visible.roll(1, dims=1)"),
-        ),
-        otherwise(
-            "masked-with-zero",
-            "The scores of padding are set to 0 before the softmax, but a score of 0 still gets weight.",
-            ("-math.inf", "0"),
-        ),
-        otherwise(
-            "masked-with-minus-one",
-            "The scores of padding are set to a number that real scores may well have: it still gets weight.",
-            ("-math.inf", "-1"),
-        ),
-        otherwise(
-            "mask-after-softmax",
-            "Padding is hidden after the softmax: it takes its share first, and the rest no longer sums to 1.",
-            (HIDE, "scores"),
-            (SOFTMAX, f"{SOFTMAX}.masked_fill(unreadable, 0)"),
-        ),
-        otherwise(
-            "padding-zeroed",
-            "Padding is set to 0 in x and then read: zeros take a share of the weights like anything else.",
-            (SIZES, f"{SIZES}        x = x * visible[..., None]\n"),
-            (HIDE, "scores"),
-        ),
+        otherwise("reads-padding", seen("torch.ones_like(visible)")),
+        edited("mask-inverted", answer, seen("~visible"), fails=(whole, padding)),
+        otherwise("mask-of-the-first", seen("visible[:1].expand(b, n)")),
+        otherwise("first-sequence-only", seen("visible | (torch.arange(b, device=x.device) > 0)[:, None]")),
+        otherwise("mask-of-the-shortest", seen("visible.all(dim=0).expand(b, n)")),
+        otherwise("hides-the-last-word", seen("visible & visible.roll(-1, dims=1)")),
+        otherwise("shows-the-first-pad", seen("visible | visible.roll(1, dims=1)")),
+        otherwise("masked-with-zero", ("-math.inf", "0")),
+        otherwise("masked-with-minus-one", ("-math.inf", "-1")),
+        otherwise("mask-after-softmax", (HIDE, "scores"), (SOFTMAX, f"{SOFTMAX}.masked_fill(unreadable, 0)")),
+        otherwise("padding-zeroed", (SIZES, f"{SIZES}        x = x * visible[..., None]\n"), (HIDE, "scores")),
     )

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from grading.judging.record import Arrays, dyadic
-from transformer_lm.checks.engine.catalogue import hint
 
 Ask = Callable[[Arrays], Arrays]  # returns what the answer computes for a case
 
@@ -47,7 +46,7 @@ def _sequences_apart(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random
     return all(same(before[name][: len(before[name]) // b], after[name][: len(before[name]) // b]) for name in before)
 
 
-SEQUENCES_APART = Property(hint("sequences-mix"), _sequences_apart)
+SEQUENCES_APART = Property("sequences-mix", _sequences_apart)
 
 
 def input_matters(*outputs: str) -> Property:
@@ -57,7 +56,7 @@ def input_matters(*outputs: str) -> Property:
         before, after = ask(case), ask(_changed(case, reads, rng, (slice(None),)))
         return not any(same(before[name], after[name]) for name in _of(before, outputs))
 
-    return Property(hint("input-has-no-effect"), holds)
+    return Property("input-has-no-effect", holds)
 
 
 def rows_sum_to_one(*outputs: str) -> Property:
@@ -68,7 +67,7 @@ def rows_sum_to_one(*outputs: str) -> Property:
         weights = [asked[name] for name in _of(asked, outputs)]
         return all(np.allclose(each.sum(-1), 1, atol=1e-4) and each.min() >= 0 for each in weights)
 
-    return Property(hint("rows-do-not-sum-to-one"), holds)
+    return Property("rows-do-not-sum-to-one", holds)
 
 
 def ignores_the_future(*outputs: str) -> Property:
@@ -78,4 +77,4 @@ def ignores_the_future(*outputs: str) -> Property:
         before, after = ask(case), ask(_changed(case, reads, rng, (slice(None), slice(-1, None))))
         return all(same(before[name][:, :-1], after[name][:, :-1]) for name in _of(before, outputs))
 
-    return Property(hint("future-has-an-effect"), holds)
+    return Property("future-has-an-effect", holds)

@@ -15,12 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from transformer_lm.checks.engine.catalogue import Hint
-from transformer_lm.checks.engine.contract import PublicExercise
-from transformer_lm.checks.engine.experiments import ExperimentExercise
-from transformer_lm.checks.engine.written_tests import TestExercise
-from transformer_lm.checks.topic_04_language_model.training_run import FileExercise
-from transformer_lm.checks.topic_05_attention_heatmaps.head_claim import ClaimExercise
+from transformer_lm.checks.engine.contract import Contract, PublicExercise
 
 Arrays = dict[str, np.ndarray]
 
@@ -35,28 +30,30 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class WrongAnswer:
-    """A named mistake: the text of an answer that makes it, and the hint that names it.
+    """A named mistake: the text of an answer that makes it, and the hint for students.
 
     `fails` names the parts for which it gets no points; the default is the exercise's last part that has points. With
-    `costs`, it loses only that many points there.
+    `costs`, it loses only that many points there. `hint` is the id of the sentence in the catalogue that names the
+    mistake; the default is the mistake's own name. `says` is a text that the message also contains.
     """
 
     name: str
-    hint: str
     source: str
     fails: tuple[str, ...] = ()
     costs: float | None = None
+    hint: str = ""
+    says: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.hint, Hint):
-            object.__setattr__(self, "hint", Hint(self.hint, self.name))
+        if not self.hint:
+            object.__setattr__(self, "hint", self.name)
 
 
 @dataclass(frozen=True)
 class Part:
     """A part of an exercise with its own points, named after its check cell.
 
-    `judge` gets the record, the part, the answer and a random generator. It returns what is good, for full points, or a
+    `judge` gets the record, the part, the answer and a random generator. It returns praise, for full points, or a
     Mark, or it raises CheckFailed, for no points. `calls` is the name that it calls, if that is not the exercise's;
     `runs` is false if it only reads the answer. A part of 0 points is about the form of an answer, and can take points
     off the other parts or add points.
@@ -80,7 +77,7 @@ class Record:
     `wrong` answers compute wrong numbers, by which they are recognised; `misbehaving` ones are wrong in another way.
     """
 
-    public: PublicExercise | TestExercise | ExperimentExercise | FileExercise | ClaimExercise
+    public: Contract
     title: str
     defines: str
     parts: tuple[Part, ...]
@@ -127,8 +124,6 @@ class Record:
 @dataclass(frozen=True, kw_only=True)
 class FileRecord(Record):
     """An exercise whose answer is a file submitted with the notebook; recorded answers are code that writes it."""
-
-    public: FileExercise
 
     def write(self, source: str, folder: Path) -> None:
         """Write the file of a recorded answer into a folder; the text is executed in this process."""
@@ -201,11 +196,12 @@ def _float64() -> Iterator[None]:
 
 def edited(
     name: str,
-    hint: str,
     model_answer: str,
     *edits: tuple[str, str],
     fails: tuple[str, ...] = (),
     costs: float | None = None,
+    hint: str = "",
+    says: str = "",
 ) -> WrongAnswer:
     """Return the wrong answer that differs from the model answer by these edits, each a pair (old, new).
 
@@ -216,7 +212,7 @@ def edited(
         if source.count(old) != 1:
             raise ValueError(f"an edit of {name!r} must find its text once, got {source.count(old)} times: {old!r}.")
         source = source.replace(old, new)
-    return WrongAnswer(name, hint, source, fails, costs)
+    return WrongAnswer(name, source, fails, costs, hint, says)
 
 
 def dyadic(rng: random.Random, *shape: int, bound: float) -> NDArray[np.float64]:

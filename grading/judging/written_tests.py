@@ -14,6 +14,7 @@ from torch import Tensor
 from grading.isolation.answers import Answer
 from grading.judging.judge import failure_told
 from grading.judging.record import Part, Record
+from transformer_lm.checks.engine.catalogue import Hint
 from transformer_lm.checks.engine.verdict import Mark
 from transformer_lm.checks.engine.written_tests import TestExercise
 
@@ -51,7 +52,8 @@ def _outcome(record: Record, answer: Answer, version: Callable[..., Tensor]) -> 
     if failed:
         raise failed
     raised = reply.get("raised")
-    told = {"raised": None if raised is None else str(raised)[:TEXT], "hint": str(reply.get("hint"))[:TEXT]}
+    known = Hint(str(reply.get("hint"))[:TEXT], str(reply.get("mistake"))[:TEXT])
+    told = {"raised": None if raised is None else str(raised)[:TEXT], "hint": known}
     return told | {fact: bool(reply.get(fact)) for fact in ("asserts", "calls", "prints", "returns")}
 
 

@@ -26,7 +26,7 @@ os.environ.setdefault("PGCONNECT_TIMEOUT", "10")
 
 
 class GradebookLost(Exception):
-    """The gradebook can't be reached, or no longer; the text tells the instructor why, without the password."""
+    """The gradebook can't be reached; the text tells the instructor why, without the password."""
 
 
 def nbgrader_of(root: Path) -> NbGrader:

@@ -78,13 +78,13 @@ def _problem(entries: list[Entry]) -> str:
     """Return a sentence on why these can't be graded; empty if they can."""
     links = [path for path, known in entries if stat.S_ISLNK(known.st_mode)]
     if links:
-        return f"It holds links, which lead out of it: {listed(links)}."
+        return f"It contains links, which lead out of it: {listed(links)}."
     plain = (stat.S_IFREG, stat.S_IFDIR)
     odd = [path for path, known in entries if stat.S_IFMT(known.st_mode) not in plain]
     if odd:
-        return f"It holds what is neither a file nor a folder: {listed(odd)}."
+        return f"It contains something that is neither a file nor a folder: {listed(odd)}."
     if len(entries) > MOST_FILES:
-        return f"It holds more than {MOST_FILES:,} files and folders."
+        return f"It contains more than {MOST_FILES:,} files and folders."
     size = sum(known.st_size for _, known in entries if stat.S_ISREG(known.st_mode))
     if size > MOST_BYTES:
         return f"Its files take {size / 1e6:,.0f} MB: at most {MOST_BYTES // 10**6} MB are graded."
@@ -113,5 +113,5 @@ def _odd_time(folder: Path) -> str:
         elif os.path.lexists(path):
             raise ValueError
     except (ValueError, OverflowError, TypeError, AttributeError):  # dateutil may raise anything
-        return "timestamp.txt must hold a time, such as 2030-01-31 12:00:00 UTC: mend it, and run again."
+        return "timestamp.txt must hold a time, such as 2030-01-31 12:00:00 UTC. Correct it, and run again."
     return ""

@@ -21,10 +21,10 @@ class LatePolicy(BasePlugin):
     A submission is late after the grace period and the student's extra time.
     """
 
-    grace = Instance(timedelta, (0,), help="How late is still in time.").tag(config=True)
-    percent = Float(0, help="What each day or hour that has begun takes off, in percent.").tag(config=True)
-    each = Enum(tuple(PERIODS), "day", help="What is counted: each day, or each hour.").tag(config=True)
-    of = Enum(("maximum", "score"), "maximum", help="Percent of the points to be had, or of those earned.").tag(
+    grace = Instance(timedelta, (0,), help="How late a submission may be without a penalty.").tag(config=True)
+    percent = Float(0, help="The percentage taken off for each day or hour that has begun.").tag(config=True)
+    each = Enum(tuple(PERIODS), "day", help="The unit that is counted: day or hour.").tag(config=True)
+    of = Enum(("maximum", "score"), "maximum", help="Percent of what: the maximum, or the points earned.").tag(
         config=True
     )
     at_most = Float(100, help="The most that is taken off, in percent.").tag(config=True)

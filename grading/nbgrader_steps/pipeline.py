@@ -138,7 +138,7 @@ class RepairSubmission(NbGraderPreprocessor):
             restore_locked_cells(nb, locked_sources(gradebook.find_notebook(ids["notebook"], ids["assignment"])))
         nb.metadata["grading"] = {"unreadable": unreadable}  # anything that a student has written there is removed
         if unreadable:
-            title, notes = "Not graded; a person must look at it", [unreadable]
+            title, notes = "Not graded; needs manual grading", [unreadable]
         else:
             title, notes = "Repaired before grading", repairs
         for cell in nb.cells:

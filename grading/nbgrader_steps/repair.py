@@ -48,17 +48,17 @@ DEFINITION = re.compile(r"^(async def|def|class)[ \t]+(\w+)|^(\w+)[ \t]*=(?!=)",
 
 # Each works for one cell or many, and quotes nothing that a student wrote.
 SENTENCES = {
-    "language": "The notebook was set to another language than Python: it has the released kernel again.",
+    "language": "The notebook was set to a language other than Python: it has the released kernel again.",
     "lost": "{} had lost the nbgrader metadata: marked again as released.",
-    "guessed": "{} had lost the id and the nbgrader metadata: recognised by text, names or place.",
+    "guessed": "{} had lost the id and the nbgrader metadata: recognised by text, names or position.",
     "remarked": "{} had other nbgrader metadata: set back as released.",
     "deleted": "{} had been deleted: put back as released.",
-    "answers": "{} stood there more than once: the last one that was changed counts, others are now ordinary cells.",
-    "copies": "{} stood there more than once: the copies are dropped.",
+    "answers": "{} occurred more than once: the last one that was changed counts, others are now ordinary cells.",
+    "copies": "{} occurred more than once: the copies are dropped.",
     "retyped": "{} had another cell type: set back as released.",
     "edited": "{} had been edited, though locked: set back as released.",
-    "moved": "{} stood elsewhere: put back in the released order, with the added cells that followed.",
-    "invented": "Added cells carried nbgrader metadata of their own: removed, so that only released cells are graded.",
+    "moved": "{} had been moved: put back in the released order, with the added cells that followed.",
+    "invented": "Added cells had nbgrader metadata: removed, so that only released cells are graded.",
     "tags": "Some cells had tags that stop or hide them: these tags are removed.",
 }
 

@@ -313,12 +313,12 @@ def _reason(error: Exception, watch: _Watch, seconds: int, taken: float) -> str:
     if isinstance(error, CellTimeoutError):
         return f"ended, but its output did not arrive, as happens with more than {LONGEST_MESSAGE >> 20} MB at once"
     if not isinstance(error, DeadKernelError):
-        return f"makes its kernel send what no kernel should send ({type(error).__name__})"
+        return f"makes its kernel send invalid messages ({type(error).__name__})"
     killer = -status if status < 0 else max(0, status - 128)  # bubblewrap reports a signal like a shell
     if killer == signal.SIGKILL:
-        return f"{KILLED}, perhaps for want of memory"
+        return f"{KILLED}, perhaps for lack of memory"
     if killer:
-        return f"makes its Python process crash (signal {killer}), perhaps for want of memory"
+        return f"makes its Python process crash (signal {killer}), perhaps for lack of memory"
     return "ends its own Python process: leave out exit(), quit() and os._exit()"
 
 

@@ -172,7 +172,7 @@ def as_text(report: ClassReport, names: bool = False) -> str:
     points = f"{plain_number(report.mean)} of {report.most:g} points on average"
     lines = [f"{report.assignment}: {report.students} students, {points}"]
     if report.waiting:
-        lines.append(f"{report.waiting} submissions wait for a person's marks.")
+        lines.append(f"{report.waiting} submissions need manual grading.")
     width = max(len(part.name) for exercise in report.exercises for part in exercise.parts)
     for exercise in report.exercises:
         lines += ["", exercise.title] if exercise.title != exercise.parts[0].name else [""]

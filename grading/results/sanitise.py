@@ -68,7 +68,7 @@ class HideRubrics(ClearMarkScheme):
 
 
 class HarmlessOutputs(NbGraderPreprocessor):
-    """Keeps text, pictures and harmless HTML of outputs, and of these no more than a page can show."""
+    """Keeps text, pictures and harmless HTML of outputs, as far as a page can show them."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         """Clean the outputs of all cells, and shorten those that are too long."""

@@ -37,7 +37,7 @@ from transformer_lm.files import write_whole
 from transformer_lm.text_tables import aligned
 
 LONGEST_NAME = 200  # bytes of a student's name
-CHANGED = "It was changed while the run went on."
+CHANGED = "It was changed during the run."
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ClassRun:
         submitted = sorted(self._api.get_submitted_students(assignment))
         missing = sorted(set(students or ()) - set(submitted))
         if missing:
-            raise ValueError(f"students must have handed in {assignment}, got {', '.join(missing)}.")
+            raise ValueError(f"students must have submitted {assignment}, got {', '.join(missing)}.")
         self.students = [student for student in submitted if not students or student in set(students)]
         self.left: dict[str, str] = {}
         self.outdated: list[str] = []
@@ -97,7 +97,7 @@ class ClassRun:
     def _autograded(self, student: str) -> Path:
         return self._folder(self._course.autograded_directory, student)
 
-    # What is done, and what is to be done.
+    # Finished and remaining submissions.
 
     def to_do(self, force: bool = False) -> list[str]:
         """Return the students whose current submission has not been graded by this judge, or all with `force`."""
@@ -317,7 +317,7 @@ def _unusable(student: str) -> str:
     """Return a sentence on why a name can't be graded; empty if it can."""
     if not _can_be_saved(student):
         most = f"at most {LONGEST_NAME} bytes"
-        return f"The name of the folder must be text that can be printed, of {most}: rename it, and run again."
+        return f"The name of the folder must be printable text of {most}. Rename it, and run again."
     if glob.escape(student) != student:
         return "nbgrader takes a name with *, ? or [ for a pattern: rename the folder, and run again."
     return ""

@@ -167,7 +167,9 @@ def _scheduler_needed() -> Iterator[None]:
     try:
         yield
     except (CancelledError, ClosedClientError, OSError) as error:
-        raise ClusterUnusable("the scheduler must stay until the end, got none any more. Start it again.") from error
+        raise ClusterUnusable(
+            "the scheduler must keep running until the end, but it has ended. Start it again."
+        ) from error
 
 
 @contextmanager

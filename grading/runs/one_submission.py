@@ -91,7 +91,7 @@ def _judged_twice(job: Job) -> Judged:
 
 
 def _end_after(seconds: float) -> None:
-    """End this process after so many seconds, even if Python itself is blocked."""
+    """End this process after this many seconds, even if Python itself is blocked."""
     faulthandler.dump_traceback_later(seconds, exit=True, file=_nobody())
 
 
@@ -105,7 +105,7 @@ def _folder(job: Job) -> Path | None:
 
 
 def _stopped(error: Exception) -> Judged:
-    note = f"The judge stopped at it, with {type(error).__name__}: {error}. A person must look at it."
+    note = f"The judge stopped at it, with {type(error).__name__}: {error}. It needs manual grading."
     return Judged(notes=[note[:500]], failed=True)
 
 
@@ -122,14 +122,14 @@ def _machine_works(job: Job) -> bool:
 def given_up(job: Job) -> Judged:
     """Return empty findings for a submission that has ended two workers. Raises MachineFault if the machine fails."""
     if not _machine_works(job):
-        raise MachineFault(f"{NEEDED}, but workers end, and not even the least of answers runs. {ANY_REMEDY}")
+        raise MachineFault(f"{NEEDED}, but workers end, and not even a minimal answer runs. {ANY_REMEDY}")
     return without_a_worker(job)
 
 
 def without_a_worker(job: Job) -> Judged:
     """Return empty findings for a submission that has ended several workers."""
     note = f"Each worker that judged it has ended, or took more than {SUBMISSION_SECONDS} seconds."
-    return Judged(notes=[f"{note} A person must look at it."], failed=True)
+    return Judged(notes=[f"{note} It needs manual grading."], failed=True)
 
 
 def _judged(job: Job) -> Judged:

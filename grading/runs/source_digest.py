@@ -1,7 +1,8 @@
 """Computes a fingerprint of the code that decides an assignment's points; if it changes, submissions are graded again.
 
 It covers the judge, the code in the answer process, and the records of the assignment, with everything they import from
-this repository, and their hints. The records of other assignments and the commands that only show results are left out.
+this repository. Hints are left out, because a better sentence changes no points, and so are the records of other
+assignments and the commands that only show results.
 """
 
 import ast
@@ -17,7 +18,6 @@ PACKAGES = ("grading", "transformer_lm")
 JUDGE = "grading.runs.one_submission"
 INSIDE = "grading/isolation/inside/*.py"
 DATA = "grading/judging/trained_heads/*"  # the models in which heads are searched
-HINTS = "hints.toml"  # in the folder of the modules that use them
 
 
 def grading_digest(assignment: str, checkout: Path = CHECKOUT) -> str:
@@ -39,8 +39,7 @@ def deciding_files(assignment: str, checkout: Path = CHECKOUT) -> list[Path]:
         if file not in found:
             found.add(file)
             waiting += _imported(file, checkout)
-    hints = {file.with_name(HINTS) for file in found if file.with_name(HINTS).is_file()}
-    return sorted(found | hints | set(checkout.glob(DATA)))
+    return sorted(found | set(checkout.glob(DATA)))
 
 
 def _imported(file: Path, checkout: Path) -> Iterator[Path]:

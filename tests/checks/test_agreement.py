@@ -13,12 +13,9 @@ from checkout import ROOT
 
 from grading.authoring.prove import SEEDS, Trial, judged, sampled, source_of, trials
 from grading.exercises import records
-from grading.exercises.topic_03_classification.experiments import NOT_REPRODUCED
-from grading.exercises.topic_06_encoder_decoder.cross_attention import KEPT
 from grading.isolation.sandbox import missing_walls
 from grading.judging.record import SETUP, FileRecord, Record
 from transformer_lm import checks
-from transformer_lm.checks.engine.calling import OTHER_SIZES
 from transformer_lm.checks.engine.ready_made import READY_MADE
 
 REDUCED = bool(missing_walls())
@@ -63,16 +60,16 @@ def checked(record: Record, source: str, folder: Path) -> Iterator[tuple[str, st
 
 # What only the judge can find: its inputs, sizes and trainings are unknown to students, and that is their purpose.
 JUDGE_ALONE = {
-    OTHER_SIZES: "the answer fits the sizes that students see, and no others",
-    KEPT: "the answer keeps what it made of the masks that students see",
-    NOT_REPRODUCED: "the judge trains a model with the settings of the report, which takes longer than a check may",
+    "other-sizes": "the answer fits the sizes that students see, and no others",
+    "mask-kept": "the answer keeps what it made of the masks that students see",
+    "not-reproduced": "the judge trains a model with the settings of the report, which takes longer than a check may",
 }
 
 
 def disagreements(trial: Trial, folder: Path) -> dict[str, str]:
     """Return the parts of an answer about which check and judge disagree, with what both say.
 
-    The judge accepts what a check accepts, and the other way round, with one difference: the judge marks each part
+    The judge accepts what a check accepts, and vice versa, with one difference: the judge marks each part
     by itself, even if others fail, and gives partial credit. A check of the whole answer may refuse it.
     """
     said = dict(checked(records()[trial.exercise], source_of(trial), folder))
@@ -81,7 +78,8 @@ def disagreements(trial: Trial, folder: Path) -> dict[str, str]:
     found = {}
     for part in parts:
         if part.name in refused:
-            differs = not said[part.name] and not any(hint in part.message for hint in JUDGE_ALONE)
+            mistake = part.mark.failure.mistake if part.mark.failure else None
+            differs = not said[part.name] and mistake not in JUDGE_ALONE
         else:
             differs = bool(said[part.name]) and not refused
         if differs:
@@ -111,7 +109,7 @@ def test_no_check_promises_points_for_ready_made_attention(tmp_path, capsys):
     assert READY_MADE in said["self-attention-check"]
     assert READY_MADE in said["self-attention-check-shapes"]
     checks.short_forward("self-attention", defined(records()["self-attention"], source_of(trial))["SelfAttention"])
-    assert capsys.readouterr().out == f"There is no extra point: {READY_MADE}\n"
+    assert capsys.readouterr().out == f"No extra point: {READY_MADE}\n"
 
 
 def test_every_part_has_a_check_cell_of_its_name():
@@ -121,8 +119,8 @@ def test_every_part_has_a_check_cell_of_its_name():
 def test_what_the_judge_alone_can_find_is_found(tmp_path):
     """Each exception is needed: without it, an answer is accepted by its check and refused by the judge."""
     answers = (("kqv", "fits-known-sizes"), ("target-mask", "mask-kept"), ("full-experiment", "one-head"))
-    for hint, (exercise, name) in zip(JUDGE_ALONE, answers, strict=True):
+    for mistake, (exercise, name) in zip(JUDGE_ALONE, answers, strict=True):
         trial = Trial(exercise, "wrong", name, 1, REDUCED)
         (part,) = [part for part in judged(trial).parts if part.points < part.max_points]
-        assert hint in part.message
+        assert part.mark.failure.mistake == mistake
         assert dict(checked(records()[exercise], source_of(trial), tmp_path))[part.name] == ""

@@ -170,7 +170,7 @@ def failure(check, answer) -> checks.CheckFailed:
 
 @pytest.mark.parametrize(("record", "wrong"), WRONG, ids=[f"{record.id}-{wrong.name}" for record, wrong in WRONG])
 def test_a_known_mistake_fails_and_is_named(record, wrong):
-    assert failure(CHECKS[record.id], record.answer(wrong.source)).hint == wrong.hint
+    assert failure(CHECKS[record.id], record.answer(wrong.source)).mistake == wrong.hint
 
 
 @pytest.mark.parametrize(("record", "name", "source"), RIGHT, ids=[f"{record.id}-{name}" for record, name, _ in RIGHT])
@@ -241,7 +241,7 @@ def test_ready_made_attention_is_refused_with_the_judge_s_sentence(name):
 
 def test_a_check_leaves_torch_as_it_was(capsys):
     before = [vars(layer).copy() for layer in (nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoderLayer)]
-    with pytest.raises(RuntimeError, match="compute it yourself"), refused_attention():
+    with pytest.raises(RuntimeError, match="Compute attention yourself"), refused_attention():
         nn.Transformer(8, 1)
     checks.self_attention(records()["self-attention"].answer(records()["self-attention"].model_answer))
     assert before == [vars(layer) for layer in (nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoderLayer)]
@@ -308,11 +308,11 @@ def test_a_misspelt_method_is_not_taken_for_a_stub():
     record = records()["self-attention"]
     failed = failure(checks.self_attention, record.answer(record.model_answer.replace("def forward", "def foward")))
     assert 'missing the required "forward"' in failed.yours
-    assert "compare the names and arguments of your `def`" in failed.hint
+    assert "Compare the names and arguments of your `def`" in failed.hint
 
 
 def test_a_wrong_number_of_arguments_is_told_so():
-    assert "compare the names and arguments" in failure(checks.attention_scores, lambda queries: queries).hint
+    assert "Compare the names and arguments" in failure(checks.attention_scores, lambda queries: queries).hint
 
 
 def test_an_error_is_shown_with_the_line_that_raised_it():
@@ -387,7 +387,7 @@ def test_a_parameter_without_effect_needs_no_gradient(capsys):
         ("return weights @ v", "return (weights @ v).squeeze(0)", "one sequence alone"),
         ("k, q, v =", "x = x.view(-1, x.shape[2]).view(x.shape); k, q, v =", "not contiguous"),
         ("k, q, v =", "x = x[:, :8]; k, q, v =", "wrong for a longer one"),
-        ("self.q.out_features**0.5", "11**0.5", "is a number fixed in your code"),
+        ("self.q.out_features**0.5", "11**0.5", "Is a number hard-coded"),
         ("scores.softmax(dim=-1)", "scores.exp() / scores.exp().sum(dim=-1, keepdim=True)", "larger numbers"),
     ],
 )
@@ -447,8 +447,8 @@ def test_kqv_in_three_products_fails():
 @pytest.mark.parametrize(
     ("answer", "yours"),
     [
-        (lambda x, layer: layer(x), "what it returns is one tensor of shape (2, 5, 33)"),
-        (lambda x, layer: layer(x).chunk(2, dim=-1), "what it returns is a tuple of 2 values"),
+        (lambda x, layer: layer(x), "the return value is one tensor of shape (2, 5, 33)"),
+        (lambda x, layer: layer(x).chunk(2, dim=-1), "the return value is a tuple of 2 values"),
     ],
 )
 def test_kqv_that_does_not_return_three_fails(answer, yours):
@@ -476,7 +476,7 @@ def test_kqv_parameters_of_other_sizes_fail(create, hint):
 @pytest.mark.parametrize(
     ("old", "new", "yours"),
     [
-        ("self.v = nn.Linear(input_size, hidden)", "pass", "there is no self.v"),
+        ("self.v = nn.Linear(input_size, hidden)", "pass", "self.v is missing"),
         (
             "self.q = nn.Linear(input_size, hidden)",
             "self.q = nn.Linear(hidden, input_size)",
@@ -507,7 +507,7 @@ def test_self_attention_without_its_layers_fails(old, new, yours):
 @pytest.mark.parametrize(
     ("old", "new", "yours"),
     [
-        ("self.attention_norm = nn", "self.norm = nn", "there is no self.attention_norm"),
+        ("self.attention_norm = nn", "self.norm = nn", "self.attention_norm is missing"),
         ("self.mlp_norm = nn.LayerNorm(hidden)", "self.mlp_norm = None", "self.mlp_norm is None"),
         ("self.mlp_norm = nn.LayerNorm(hidden)", "self.mlp_norm = nn.LayerNorm(hidden, eps=1e-6)", "self.mlp_norm is"),
         ("attended = x +", "attended = x; attended +=", "x is changed by the call"),
@@ -573,10 +573,10 @@ def test_the_parts_of_a_right_module_pass_in_one_line_each(name, capsys):
 def test_a_mistake_in_a_part_is_named_by_the_check_of_that_part(wrong):
     answer = HEADS.answer(wrong.source)
     if "multi-head-attention-check-scores" in wrong.fails:
-        assert failure(checks.multi_head_scores, answer).hint == wrong.hint
+        assert failure(checks.multi_head_scores, answer).mistake == wrong.hint
     elif "multi-head-attention-check-mask" in wrong.fails and wrong.name != "always-masked":
         checks.multi_head_scores(answer)
-        assert failure(checks.multi_head_mask, answer).hint == wrong.hint
+        assert failure(checks.multi_head_mask, answer).mistake == wrong.hint
 
 
 POOLS = ("mean-pool", "max-pool", "select-pool")
@@ -623,7 +623,7 @@ def test_a_pool_that_computes_right_numbers_and_misbehaves_is_told_so(exercise, 
 @pytest.mark.parametrize(
     ("exercise", "name", "yours"),
     [
-        ("labels", "labels-alone", "what it returns is one tensor of shape (3, 7)"),
+        ("labels", "labels-alone", "the return value is one tensor of shape (3, 7)"),
         ("labels", "labels-of-floats", "labels of dtype torch.float32"),
         ("labels", "shifts-the-batch-itself", "batch is changed by the call"),
         ("loss", "not-averaged", "loss is one tensor of shape (3, 5)"),
@@ -631,10 +631,10 @@ def test_a_pool_that_computes_right_numbers_and_misbehaves_is_told_so(exercise, 
         ("loss", "padding-renamed-in-place", "labels is changed by the call"),
         ("loss", "largest-subtracted-in-place", "logits is changed by the call"),
         ("mask-future", "in-place", "scores is changed by the call"),
-        ("mask-future", "nothing-returned", "what it returns is None: a function without `return` gives None"),
+        ("mask-future", "nothing-returned", "the return value is None: a function without `return` gives None"),
         ("embed", "a-position-for-each-token", "self.positions is Embedding(12, 7)"),
         ("loss", "the-package-s-own", "it is written in transformer_lm.lm"),
-        ("embed", "another-name", "there is no self.positions"),
+        ("embed", "another-name", "self.positions is missing"),
         ("embed", "token-zero-never-learns", "self.tokens has a padding_idx"),
         ("embed", "the-package-s-own", "it is written in transformer_lm.modeling_lm"),
     ],
@@ -644,7 +644,7 @@ def test_a_piece_of_a_language_model_that_misbehaves_is_told_so(exercise, name, 
     (wrong,) = (each for each in record.misbehaving if each.name == name)
     failed = failure(CHECKS[exercise], record.answer(wrong.source))
     assert failed.yours == yours
-    assert failed.hint == wrong.hint
+    assert failed.mistake == wrong.hint
 
 
 FIRST_PARTS = {
@@ -660,7 +660,7 @@ def test_a_check_of_a_first_part_names_what_costs_that_part_and_passes_what_does
     record = records()[exercise]
     for wrong in record.wrong:
         if part in wrong.fails:
-            assert failure(check, record.answer(wrong.source)).hint == wrong.hint
+            assert failure(check, record.answer(wrong.source)).mistake == wrong.hint
         else:
             check(record.answer(wrong.source))
             assert capsys.readouterr().out.startswith(f"✓ {exercise}: without")
@@ -670,8 +670,8 @@ def test_a_check_of_a_first_part_names_what_costs_that_part_and_passes_what_does
     ("exercise", "name", "yours"),
     [
         ("language-model", "list-of-attentions", "self.attentions is a list of 2 values"),
-        ("language-model", "mlps-renamed", "there is no self.mlps"),
-        ("language-model", "list-of-norms", "there is no self.mlp_norms.0"),
+        ("language-model", "mlps-renamed", "self.mlps is missing"),
+        ("language-model", "list-of-norms", "self.mlp_norms.0 is missing"),
         ("language-model", "no-final-norm-in-init", "self.final_norm is of type Identity"),
         ("language-model", "no-bias-in-unembed", "self.unembed is Linear(in_features=7, out_features=13, bias=False)"),
         ("last-position-bits", "left-in-eval-mode", "the model is not in train mode afterwards"),
@@ -679,7 +679,7 @@ def test_a_check_of_a_first_part_names_what_costs_that_part_and_passes_what_does
         ("last-position-bits", "only-the-outer-module-restored", "the model is not in train mode afterwards"),
         ("last-position-bits", "graph-built-and-forgotten", "a graph is built"),
         ("last-position-bits", "gradients-left-switched-off", "gradients are switched off afterwards"),
-        ("last-position-bits", "model-frozen", "parameters that get no gradient any more"),
+        ("last-position-bits", "model-frozen", "parameters that no longer get a gradient"),
         ("last-position-bits", "list-of-bits", "bits is a list of 1 values"),
         ("last-position-bits", "nothing-returned", "bits is None: a function without `return` gives None"),
         ("next-probabilities", "zero-gives-whole-numbers", "greedy of dtype torch.int64"),
@@ -691,7 +691,7 @@ def test_an_answer_about_a_language_model_that_misbehaves_is_told_so(exercise, n
     record = records()[exercise]
     (wrong,) = (each for each in record.misbehaving if each.name == name)
     failed = failure(CHECKS[exercise], record.answer(wrong.source))
-    assert (failed.yours, failed.hint) == (yours, wrong.hint)
+    assert (failed.yours, failed.mistake) == (yours, wrong.hint)
 
 
 @pytest.mark.parametrize("exercise", ["last-position-bits", "sampling"])
@@ -700,7 +700,7 @@ def test_a_check_leaves_gradients_switched_as_they_were(exercise, before):
     record = records()[exercise]
     (wrong,) = (each for each in record.misbehaving if each.name == "gradients-left-switched-off")
     with torch.set_grad_enabled(before):
-        assert failure(CHECKS[exercise], record.answer(wrong.source)).hint == wrong.hint
+        assert failure(CHECKS[exercise], record.answer(wrong.source)).mistake == wrong.hint
         assert torch.is_grad_enabled() == before
 
 
@@ -721,7 +721,7 @@ def test_what_the_package_must_not_hide_is_no_answer_to_topic_04(check, package)
     """The package trains and samples with them while exercises are open; they are left out where answers are judged."""
     failed = failure(check, package)
     assert failed.yours == f"it is written in {package.__module__}"
-    assert failed.hint == "This is the package's own: write yours in the cell."
+    assert failed.hint == "This is the package's own implementation. Write yours in the cell."
 
 
 @pytest.mark.parametrize(
@@ -738,22 +738,22 @@ def test_what_the_package_must_not_hide_is_no_answer_to_topic_04(check, package)
 def test_what_measures_heads_in_the_package_is_no_answer_to_topic_05(check, package):
     failed = failure(check, package)
     assert failed.yours == f"it is written in {package.__module__}"
-    assert failed.hint == "This is the package's own: write yours in the cell."
+    assert failed.hint == "This is the package's own implementation. Write yours in the cell."
 
 
 @pytest.mark.parametrize(
     ("exercise", "name", "yours"),
     [
-        ("attention-maps", "one-tensor", "what it returns is one tensor of shape (3, 5, 2, 7, 7)"),
-        ("attention-maps", "nothing-returned", "what it returns is None: a function without `return` gives None"),
-        ("attention-maps", "list-of-lists", "what it returns is a list of 3 values, of type list"),
-        ("attention-maps", "pairs", "what it returns is a list of 3 values, of type tuple"),
+        ("attention-maps", "one-tensor", "the return value is one tensor of shape (3, 5, 2, 7, 7)"),
+        ("attention-maps", "nothing-returned", "the return value is None: a function without `return` gives None"),
+        ("attention-maps", "list-of-lists", "the return value is a list of 3 values, of type list"),
+        ("attention-maps", "pairs", "the return value is a list of 3 values, of type tuple"),
         ("attention-maps", "several-shapes", "tensors of shapes (5, 2, 7, 7), (5, 2, 7, 7), (5, 7, 7)"),
         ("attention-maps", "changes-its-input", "x is changed by the call"),
         ("offset-profile", "changes-its-input", "weights is changed by the call"),
         ("class-mass", "classes-changed", "classes is changed by the call"),
         ("pattern-score", "pattern-changed", "pattern is changed by the call"),
-        ("pattern-score", "score-alone", "what it returns is one tensor of shape (2,)"),
+        ("pattern-score", "score-alone", "the return value is one tensor of shape (2,)"),
         ("pattern-score", "chance-for-each-head", "chance of shape (2,)"),
         ("pattern-score", "chance-with-an-axis", "chance of shape (1,)"),
         ("offset-profile", "one-head-squeezed", "profile_of_one of shape (7,)"),
@@ -767,7 +767,7 @@ def test_an_answer_about_heads_that_misbehaves_is_told_so(exercise, name, yours)
     record = records()[exercise]
     (wrong,) = (each for each in record.misbehaving if each.name == name)
     failed = failure(CHECKS[exercise], record.answer(wrong.source))
-    assert (failed.yours, failed.hint) == (yours, wrong.hint)
+    assert (failed.yours, failed.mistake) == (yours, wrong.hint)
 
 
 @pytest.mark.parametrize("exercise", ["offset-profile", "class-mass", "pattern-score", "position-null"])
@@ -776,7 +776,7 @@ def test_one_head_on_one_sequence_is_not_contiguous_in_memory(exercise):
     (wrong,) = (each for each in record.misbehaving if each.name == "views-its-input")
     failed = failure(CHECKS[exercise], record.answer(wrong.source))
     assert "(b=1, h=1, i=7, j=7)" in failed.tried
-    assert failed.hint == wrong.hint
+    assert failed.mistake == wrong.hint
 
 
 def test_the_package_measures_what_the_exercises_ask_for(capsys):
@@ -873,13 +873,13 @@ def test_a_loss_that_clamps_probabilities_at_a_small_number_is_named():
     (added,) = (each for each in record.wrong if each.name == "kept-from-zero-by-1e-9")
     clamped = added.source.replace("+ 1e-9)", ").clamp(min=1e-9)")
     assert clamped != added.source
-    assert failure(checks.loss, record.answer(clamped)).hint == added.hint
+    assert failure(checks.loss, record.answer(clamped)).mistake == added.hint
 
 
 @pytest.mark.parametrize(
     ("exercise", "name", "yours"),
     [
-        ("cross-attention", "output-alone", "what it returns is one tensor of shape (3, 5, 14)"),
+        ("cross-attention", "output-alone", "the return value is one tensor of shape (3, 5, 14)"),
         ("target-mask", "infinity-for-hidden", "visible of dtype torch.float32"),
         ("target-mask", "tokens-changed", "tokens is changed by the call"),
         ("cross-block", "masks-exchanged", "visible of shape (3, 8)"),
@@ -898,7 +898,7 @@ def test_an_answer_about_two_sequences_that_misbehaves_is_told_so(exercise, name
     (wrong,) = (each for each in record.misbehaving if each.name == name)
     failed = failure(CHECKS[exercise], record.answer(wrong.source))
     assert failed.yours.startswith(yours)
-    assert failed.hint == wrong.hint
+    assert failed.mistake == wrong.hint
 
 
 def test_a_target_that_reads_itself_is_asked_where_each_tensor_comes_from():

@@ -58,7 +58,7 @@ REFUSED = {
     "from NumPy": (lambda x: torch.from_numpy(x.cpu().numpy()), MADE_HERE),
     "left on the CPU": (lambda x: x.cpu() * 2, MADE_HERE),
     "to NumPy": (lambda x: x + float(x.numpy().sum()), NOT_FOR_NUMPY),
-    "layer of its own": (lambda x: nn.Linear(4, 4)(x), NOT_A_PART),
+    "layer made in the call": (lambda x: nn.Linear(4, 4)(x), NOT_A_PART),
 }
 
 

@@ -360,7 +360,7 @@ def f(x):
         "    return x @ z  # (b, n, n)\n",
         [],
     ),
-    "above the line in place of below": (
+    "above the line instead of below": (
         "def f(x):\n"
         "    b, n, d = x.shape\n"
         "    # (b, d, n)\n"

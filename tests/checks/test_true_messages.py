@@ -1,4 +1,4 @@
-"""What check and judge say about a wrong answer is true of that answer, even if it makes several mistakes."""
+"""The messages of check and judge are true of the wrong answer, even if it makes several mistakes."""
 
 import pytest
 
@@ -47,8 +47,16 @@ LENGTH = "total / len(tokens) ** alpha"
         ("labels", "def batch_to_labeled_samples(batch):\n    return batch, batch\n", "wraps around"),
         ("labels", "def batch_to_labeled_samples(batch):\n    return batch, batch\n", "more than there are labels"),
         ("labels", "def batch_to_labeled_samples(batch):\n    return batch[:, 1:], batch\n", "they are the same"),
-        ("beam-search", changed("beam-search", (LENGTH, "total / (5 + len(tokens)) ** alpha")), "Sums are compared"),
-        ("beam-search", changed("beam-search", (LENGTH, "total - alpha * len(tokens)")), "Sums are compared"),
+        (
+            "beam-search",
+            changed("beam-search", (LENGTH, "total / (5 + len(tokens)) ** alpha")),
+            "Sums of log-probabilities are compared",
+        ),
+        (
+            "beam-search",
+            changed("beam-search", (LENGTH, "total - alpha * len(tokens)")),
+            "Sums of log-probabilities are compared",
+        ),
         ("kqv", changed("kqv", ("return keys, queries", "return queries, queries")), "in another order"),
     ],
 )
@@ -141,7 +149,7 @@ def first_told(exercise: str, source: str) -> str:
 def test_a_refusal_names_the_line_that_asked_for_it():
     message = first_told("self-attention", USES_FUNCTION)
     assert "in `return F.scaled_dot_product_attention(q, k, v)" in message
-    assert "No line of yours" not in message
+    assert "None of your lines" not in message
 
 
 def test_a_line_of_another_module_is_not_said_to_be_the_student_s(tmp_path):
@@ -166,7 +174,7 @@ def test_a_line_of_another_module_is_not_said_to_be_the_student_s(tmp_path):
 )
 def test_lines_that_ran_are_not_said_to_be_out_of_reach(exercise, source, reached):
     for message in told(exercise, source):
-        assert ("No line of yours was reached" in message) != reached
+        assert ("None of your lines was reached" in message) != reached
 
 
 def test_a_tensor_of_complex_numbers_is_told_by_its_dtype():

@@ -93,7 +93,7 @@ def apply(course: Path, block: Block) -> None:
 
 
 def hand_in(course: Path, downloads: Path) -> None:
-    """Write Canvas's zip for three students: one has all right, one forgot weights of 0, one has done nothing."""
+    """Write Canvas's zip for three students: all right, without the case of a weight of 0, and blank."""
     right, wrong = solved_notebook(course), solved_notebook(course)
     edited("attention-entropy", "torch.special.entr(weights)", "-(weights * weights.log())")(wrong)
     blank = nbformat.read(course / "release" / ASSIGNMENT / f"{ASSIGNMENT}.ipynb", as_version=4)

@@ -98,7 +98,7 @@ def test_whatever_is_wrong_is_said_at_once(course):
     assert "name 'tried' is not defined (demonstrations, which may define it, are not run here)" in report.notes[2]
     assert load()["hints"] == {}
     assert report.problems == [
-        "The cell kqv stands there 2 times: delete all but one.",
+        "The cell kqv occurs 2 times: delete all but one.",
         "The cell q2-answer is gone: copy it from a fresh notebook, with all its metadata.",
         f"Its name must be {TOPIC}.ipynb, got my homework.ipynb.",
     ]
@@ -152,7 +152,7 @@ def test_a_folder_that_cannot_be_written_costs_the_progress_alone(course, monkey
     (course / "my_answers").write_text("a file in the place of the folder")
     report = report_of(written(course, solved_notebook(ROOT)))
     assert report.is_complete
-    assert report.notes[0].startswith("Your progress could not be kept: ")
+    assert report.notes[0].startswith("Your progress could not be saved: ")
 
 
 def test_a_check_by_degrees_gives_its_points():
@@ -177,7 +177,7 @@ def test_an_answer_that_hangs_or_kills_the_kernel_costs_seconds(course, monkeypa
     assert results["kqv-check-parameters"] == ""
     assert results["kqv-check"] == "it was stopped after 12 seconds"
     assert results["attention-scores-check"] == ""
-    assert results["self-attention-check"] == "it has killed the kernel"
+    assert results["self-attention-check"] == "it killed the kernel"
 
 
 def test_the_last_cell_asks_for_a_saved_file_then_reports_on_it(course):
@@ -196,7 +196,7 @@ def test_the_last_cell_asks_for_a_saved_file_then_reports_on_it(course):
         for number, each in enumerate(live.cells):
             client.execute_cell(each, number)
         (said,) = live.cells[-1].outputs
-        assert "The file does not have what was run last as an answer to kqv." in said.text
+        assert "The saved file does not have your latest answer to kqv." in said.text
         assert "save the notebook (Ctrl+S)" in said.text
         nbformat.write(older, path)
         client.execute_cell(live.cells[-1], len(live.cells) - 1)

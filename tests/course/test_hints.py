@@ -66,11 +66,11 @@ def test_an_attempt_with_magics_is_one_too():
 
 
 def test_there_is_no_hint_before_an_attempt(notebook, capsys):
-    assert "First try it" in shown(notebook, capsys)
+    assert "Try it first" in shown(notebook, capsys)
     notebook.run(STUB)
-    assert "First try it" in shown(notebook, capsys)
+    assert "Try it first" in shown(notebook, capsys)
     notebook.run(STUB.replace("# YOUR CODE HERE", "# I do not know"))
-    assert "First try it" in shown(notebook, capsys)
+    assert "Try it first" in shown(notebook, capsys)
     assert progress.load()["hints"] == {}
 
 
@@ -150,7 +150,7 @@ def test_the_claim_and_the_file_of_other_topics_have_attempts_too(notebook, caps
 def test_an_exercise_without_hints_says_so(notebook, capsys):
     notebook.run("simple_experiment = {}")
     hint("simple-experiment", notebook.namespace)
-    assert "There are no hints for **simple-experiment**." in capsys.readouterr().out
+    assert "The exercise **simple-experiment** has no hints." in capsys.readouterr().out
 
 
 def test_an_exercise_that_does_not_exist_is_refused(notebook):

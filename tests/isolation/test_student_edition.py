@@ -100,7 +100,7 @@ VALIDATORS = {
     "modeling_attention._check_input",
     "modeling_transformer._check_width",
 }
-# Operations without which there is no attention, no mask, and no key, query and value from one product.
+# Operations that attention, masks, and a single product for keys, queries and values need.
 TELLTALE = {
     "@", "matmul", "bmm", "einsum", "softmax", "masked_fill", "tril", "triu", "chunk", "scaled_dot_product_attention",
 }  # fmt: skip
@@ -350,7 +350,7 @@ for check, defines, right, wrong in json.loads(sys.argv[1]):
     try:
         getattr(checks, check)(globals()[defines])
     except checks.CheckFailed as failed:
-        print(failed.hint)
+        print(failed.mistake)
 """
     tried = [records()[exercise] for exercise in exercises]
     wrong = [(record.wrong + record.misbehaving)[0] for record in tried]

@@ -168,9 +168,9 @@ def test_right_answers_find_all_planted_heads(name, capsys):
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("largest-score-always", "This head does nothing that has a name, and gets one"),
+        ("largest-score-always", "This head follows none of the patterns, but it gets a name"),
         ("null-for-places-too", "This head is overlooked"),
-        ("counted-from-one", "It mixes patterns up"),
+        ("counted-from-one", "Your detector mixes up patterns"),
     ],
 )
 def test_the_check_on_planted_heads_tells_how_a_detector_is_wrong(name, hint, monkeypatch):
@@ -225,7 +225,7 @@ def test_a_detector_that_names_a_uniform_head_gets_nothing():
     mark = judged(names_all)
     assert mark.points == 0
     assert "that do nothing get a name" in mark.message
-    assert "It names heads that do nothing" in mark.message
+    assert "Your detector names heads that do nothing" in mark.message
 
 
 def test_a_detector_that_misses_some_heads_gets_half_and_hears_which():
@@ -237,7 +237,7 @@ def test_a_detector_that_misses_some_heads_gets_half_and_hears_which():
     assert mark.points == PART.points / 2
     assert "not found: a drawn mask, " in mark.message
     assert "previous" in mark.message
-    assert "It overlooks heads" in mark.message
+    assert "Your detector overlooks heads" in mark.message
 
 
 def test_a_detector_that_finds_nothing_gets_nothing():
@@ -253,7 +253,7 @@ def test_a_detector_that_mixes_patterns_up_is_told_so():
     mark = judged(next_one)
     assert mark.points == 0
     assert "another name for: " in mark.message
-    assert "It mixes patterns up" in mark.message
+    assert "Your detector mixes up patterns" in mark.message
 
 
 @pytest.mark.parametrize(

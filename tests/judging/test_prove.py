@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,10 +84,10 @@ def test_the_proof_notices_wrong_grades(monkeypatch):
     assert "gets 0 points" in fault(Trial(record.id, "right", "really-wrong", 1, REDUCED))
     monkeypatch.setattr(prove, "BLANK", record.model_answer)
     assert fault(Trial(record.id, "blank", "blank", 1, REDUCED)) == "a blank answer gets 2 points"
-    monkeypatch.setattr(prove, "_wrong", lambda record: (wrong.__class__(wrong.name, wrong.hint, record.model_answer),))
-    assert "loses 0 points in place of 2" in fault(Trial(record.id, "wrong", wrong.name, 1, REDUCED))
-    monkeypatch.setattr(prove, "_wrong", lambda record: (wrong.__class__(wrong.name, "Another hint.", wrong.source),))
-    assert "must hear 'Another hint.'" in fault(Trial(record.id, "wrong", wrong.name, 1, REDUCED))
+    monkeypatch.setattr(prove, "_wrong", lambda record: (replace(wrong, source=record.model_answer),))
+    assert "loses 0 points instead of 2" in fault(Trial(record.id, "wrong", wrong.name, 1, REDUCED))
+    monkeypatch.setattr(prove, "_wrong", lambda record: (replace(wrong, hint="not-halved"),))
+    assert "must get 'not-halved'" in fault(Trial(record.id, "wrong", wrong.name, 1, REDUCED))
 
 
 @pytest.mark.parametrize("exercise", value_records())
@@ -137,7 +138,7 @@ def test_try_tells_what_an_answer_would_get_and_why(tmp_path):
         ("kqv-check-parameters", 1, 1),
         ("kqv-check", 0, 1),
     ]
-    assert records()["kqv"].wrong[0].hint == result["parts"][1]["failure"]["hint"]
+    assert records()["kqv"].wrong[0].hint == result["parts"][1]["failure"]["mistake"]
 
 
 def test_try_refuses_what_it_cannot_judge(tmp_path):

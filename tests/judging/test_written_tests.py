@@ -36,7 +36,8 @@ def test_the_students_own_check_says_what_grading_says(kind, name, answer, capsy
         return
     with pytest.raises(checks.CheckFailed) as caught:
         checks.student_test(RECORD.answer(answer.source))
-    assert answer.hint in str(caught.value)
+    assert caught.value.mistake == answer.hint
+    assert answer.says in str(caught.value)
 
 
 def test_a_missed_version_is_named():
@@ -117,7 +118,7 @@ def test_a_call_that_cannot_work_fails_as_it_would_in_the_notebook(arguments):
 
 def test_a_test_that_is_still_empty_is_told_so():
     part = judged("def test_attention_scores(attention_scores):\n    raise NotImplementedError()\n")
-    assert part.message.endswith("hint:     Replace that line by your code.")
+    assert part.message.endswith("hint:     Replace that line with your code.")
 
 
 WRONG_SHAPES = """\

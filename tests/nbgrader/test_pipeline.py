@@ -170,7 +170,7 @@ def test_whoever_left_a_cell_untouched_is_told_so(graded):
 
 
 def test_repairs_are_noted_at_the_top_and_in_the_log(graded):
-    assert "`kqv` stood there more than once" in cells(graded, "duplicated-cell")["before-grading"].source
+    assert "`kqv` occurred more than once" in cells(graded, "duplicated-cell")["before-grading"].source
     assert "broken JSON" in cells(graded, "broken-file")["before-grading"].source
     assert "before-grading" not in cells(graded, "perfect")
     log = (graded / "autograde.log").read_text()

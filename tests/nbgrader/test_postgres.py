@@ -78,7 +78,7 @@ def test_a_server_that_stops_or_does_not_answer_is_named_in_one_sentence(in_post
         assert f"the gradebook must be reachable, got {url.replace(PASSWORD, '***')}: " in output
         assert "Traceback" not in output
         assert PASSWORD not in output
-    assert "What is done is kept; the same command does the rest." in (in_postgres / "stopped.log").read_text()
+    assert "Finished work is kept; run the same command again to continue." in (in_postgres / "stopped.log").read_text()
     assert f"of {STUDENTS} are graded already" in (in_postgres / "finished.log").read_text()
 
 

@@ -427,7 +427,7 @@ JSON = st.recursive(
 
 
 def paths(value: object) -> list[tuple]:
-    """Return the way to each part of a JSON value."""
+    """Return the path to each part of a JSON value."""
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [(key,) for key, _ in parts] + [(key, *path) for key, part in list(parts) for path in paths(part)]
 
@@ -539,7 +539,7 @@ def test_a_submission_without_any_nbgrader_metadata_is_repaired_whole(solved, wi
         cell.id = cell.id if with_ids or "nbgrader" not in before.cells[number].metadata else f"new-{number}"
     reason = "the nbgrader metadata: marked again as released"
     if not with_ids:
-        reason = "the id and the nbgrader metadata: recognised by text, names or place"
+        reason = "the id and the nbgrader metadata: recognised by text, names or position"
     assert mended(solved) == [f"All {len(MARKED)} marked cells had lost {reason}."]
     assert [cell.source for cell in solved.cells] == [cell.source for cell in before.cells]
     assert [cell.metadata for cell in solved.cells] == [cell.metadata for cell in before.cells]
@@ -559,7 +559,7 @@ def test_an_answer_in_a_new_cell_is_found_by_one_of_its_names(solved, answer):
     solved.cells[position(solved, "kqv")] = added("other = 3\n\n" + answer)
     solved.cells[-1:] = [new_markdown_cell(answer), solved.cells[-1]]
     assert mended(solved) == [
-        "The cell `kqv` had lost the id and the nbgrader metadata: recognised by text, names or place."
+        "The cell `kqv` had lost the id and the nbgrader metadata: recognised by text, names or position."
     ]
     assert cell_of(solved, "kqv").source.endswith(answer)
 
@@ -568,7 +568,7 @@ def test_of_several_unmarked_cells_with_the_names_the_last_counts(solved):
     at = position(solved, "kqv")
     stub = MARKED["kqv"].source
     solved.cells[at : at + 1] = [added("def create_kqv_parameters(): 1"), added("def kqv(): 2"), added(stub)]
-    assert "The cell `kqv` stood there more than once" in " ".join(mended(solved))
+    assert "The cell `kqv` occurred more than once" in " ".join(mended(solved))
     assert sources(solved)[at : at + 3] == [
         "def create_kqv_parameters(): 1",
         "def kqv(): 2",
@@ -638,7 +638,7 @@ def test_the_last_changed_copy_of_an_answer_counts_and_others_become_ordinary(so
         copy.id = f"copy-{number}"
         solved.cells.insert(at + 1 + number, copy)
     (note,) = mended(solved)
-    assert note.startswith("The cell `kqv` stood there more than once: the last one that was changed counts, others")
+    assert note.startswith("The cell `kqv` occurred more than once: the last one that was changed counts, others")
     assert sources(solved)[at : at + 4] == [SOURCE["kqv"].source, "# first", "between", "# second"]
     assert [cell.id for cell in solved.cells[at : at + 5]][3:] == ["kqv", "kqv-check-parameters"]
     assert MARKED["kqv"].source not in sources(solved)
@@ -650,7 +650,7 @@ def test_an_untouched_copy_does_not_undo_the_answer(solved):
         stub = deepcopy(MARKED["kqv"])
         stub.id = "copy"
         notebook.cells.insert(place, stub)
-        assert mended(notebook) == ["The cell `kqv` stood there more than once: the copies are dropped."]
+        assert mended(notebook) == ["The cell `kqv` occurred more than once: the copies are dropped."]
         assert notebook == solved
 
 
@@ -676,7 +676,7 @@ def test_an_older_answer_never_ends_up_behind_the_one_that_counts(solved):
     newer = deepcopy(solved.cells[at])
     newer.update(source="# newer", id="copy")
     solved.cells[at : at + 1] = [check, solved.cells[at], newer]
-    assert mended(solved)[0].startswith("The cell `kqv` stood there more than once")
+    assert mended(solved)[0].startswith("The cell `kqv` occurred more than once")
     assert sources(solved)[at : at + 2] == [SOURCE["kqv"].source, "# newer"]
 
 
@@ -687,7 +687,7 @@ def test_copies_of_locked_cells_are_dropped(solved, name, place):
     copy = deepcopy(MARKED[name])
     copy.update(id="copy", source=copy.source + " edited")
     solved.cells.insert(place, copy)
-    assert mended(solved) == [f"The cell `{name}` stood there more than once: the copies are dropped."]
+    assert mended(solved) == [f"The cell `{name}` occurred more than once: the copies are dropped."]
     assert solved == before
 
 
@@ -845,7 +845,7 @@ def test_an_added_cell_cannot_be_graded(solved, marks):
     solved.cells.insert(3, new_code_cell("x = 1", metadata={"nbgrader": marks, "mine": 1}))
     notes = mended(solved)
     assert solved.cells[3].metadata == {}
-    assert [note.split(":")[0] for note in notes] == ["Added cells carried nbgrader metadata of their own"] * (
+    assert [note.split(":")[0] for note in notes] == ["Added cells had nbgrader metadata"] * (
         isinstance(marks, dict) and "grade_id" in marks
     )
 
@@ -861,7 +861,7 @@ def test_a_moved_cell_comes_back_with_the_cells_that_followed_it(solved, moved, 
     del solved.cells[at - 1 : at + 2]
     solved.cells[place:place] = taken
     assert mended(solved) == [
-        f"The cell `{moved}` stood elsewhere: put back in the released order, with the added cells that followed."
+        f"The cell `{moved}` had been moved: put back in the released order, with the added cells that followed."
     ]
     assert [name for name in ids(solved) if name in MARKED] == list(MARKED)
     assert ids(solved)[at - 1 : at + 2] == ids(before)[at - 1 : at + 2]
@@ -871,7 +871,7 @@ def test_a_notebook_in_reverse_order_is_put_in_order(solved):
     solved.cells.reverse()
     demonstrations = [cell.id for cell in solved.cells if cell.id not in MARKED]
     (note,) = mended(solved)
-    assert "stood elsewhere" in note
+    assert "had been moved" in note
     assert sorted(ids(solved)) == sorted([*MARKED, *demonstrations])
 
 
@@ -892,7 +892,7 @@ def test_the_kernel_is_the_released_one(solved, kernelspec, language_info, noted
     solved.metadata.update({"language_info": language_info} if language_info else {})
     notes = mended(solved)
     assert solved.metadata == RELEASED.metadata
-    assert notes == ["The notebook was set to another language than Python: it has the released kernel again."] * noted
+    assert notes == ["The notebook was set to a language other than Python: it has the released kernel again."] * noted
 
 
 def test_a_release_that_names_no_kernel_leaves_none(solved):

@@ -55,7 +55,7 @@ def model(corpus) -> TransformerLM:
 
 
 def step_of(number: int) -> History:
-    """Return the history of a run with so many steps."""
+    """Return the history of a run with this many steps."""
     return History([1 / step for step in range(1, number + 1)], [0.5] * number, [0.1] * number)
 
 
@@ -159,5 +159,5 @@ def test_tensorboard_reads_back_what_happened(tmp_path, model, corpus):
 
 def test_without_its_package_tensorboard_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(ImportError, match="TensorBoard files need a package of their own: pip install tensorboard"):
+    with pytest.raises(ImportError, match=r"tensorboard is not installed\. Install it with: pip install tensorboard"):
         TensorBoard(tmp_path)

@@ -183,13 +183,13 @@ def disk_full(*_, **__):
 def test_a_model_that_was_cut_short_is_refused(path, share):
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    assert_refused(path, "must be a whole safetensors file, got one that was cut short or is none: .*[^.].$")
+    assert_refused(path, "must be a complete safetensors file, got one that is cut short or of another kind: .*[^.].$")
 
 
 def test_random_bytes_and_texts_are_refused(path):
     for content in (os.urandom(5000), b"\x00" * 100, b"To be, or not to be", b"PK\x03\x04" * 50):
         path.write_bytes(content)
-        assert_refused(path, "must be a whole safetensors file")
+        assert_refused(path, "must be a complete safetensors file")
 
 
 def test_a_file_of_other_tensors_is_refused(path):
@@ -250,7 +250,7 @@ def test_a_missing_file_and_a_folder_without_a_model_are_refused(tmp_path):
 def test_a_checkpoint_with_a_damaged_or_missing_file_is_refused(tmp_path, model, name):
     file = save_step(tmp_path, 1, model) / name
     file.write_bytes(file.read_bytes()[:-5])
-    with pytest.raises(ValueError, match=r"step-00000001.* must (be a whole safetensors|hold a complete check)"):
+    with pytest.raises(ValueError, match=r"step-00000001.* must (be a complete safetensors|hold a complete check)"):
         load_checkpoint(file.parent)
     file.unlink()
     with pytest.raises((ValueError, OSError), match=r"step-00000001.* must (be a file|hold a complete check)"):

@@ -47,7 +47,7 @@ def maker_of(pool: str) -> Callable[[], SequenceClassifier]:
 
 
 def contradicted(data: Dataset) -> Dataset:
-    """Return data whose validation has all labels the other way round: what helps in training hurts there."""
+    """Return data whose validation part has all labels swapped: what helps in training hurts there."""
     train, (x_val, y_val), words, num_classes = data
     return train, (x_val, [1 - label for label in y_val]), words, num_classes
 
@@ -321,7 +321,7 @@ def test_a_label_out_of_range_is_refused_before_training(xor, part, label):
     data[part] = (x, [*y[:7], label, *y[8:]])
     model = model_of()
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(ValueError, match=f"every label must be from 0 to 1, got {label} at place 7"):
+    with pytest.raises(ValueError, match=f"every label must be from 0 to 1, got {label} at index 7"):
         train_classifier(model, data, **SETTINGS, progress=False)
     assert all(torch.equal(before[name], now) for name, now in model.state_dict().items())
 

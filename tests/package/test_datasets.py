@@ -321,8 +321,8 @@ BAD = {"t": "bad", "s": 0}
         ([BAD, BAD, GOOD, {"text": "good"}], "a review must have a text t and a label s, got .* as number 3"),
         ([BAD, BAD, GOOD, {"t": 5, "s": 1}], "a review must have a text t and a label s, got .* as number 3"),
         ([BAD, "bad", GOOD, GOOD], "a review must have a text t and a label s, got bad as number 1"),
-        ([BAD, BAD, BAD, GOOD, GOOD], "must have as many reviews of each part and label, got "),
-        ([], "must have as many reviews of each part and label, got {}"),
+        ([BAD, BAD, BAD, GOOD, GOOD], "must have the same number of reviews of each part and label, got "),
+        ([], "must have the same number of reviews of each part and label, got {}"),
         ({"reviews": []}, r"reviews\.json must be a list of reviews, got {'reviews': \[\]}"),
     ],
 )
@@ -337,7 +337,7 @@ def test_an_archive_without_all_reviews_is_refused(change, place):
     blocks = some_reviews()
     change(blocks)
     place("IMDB_HOME", home_archive(blocks))
-    with pytest.raises(ValueError, match="must have as many reviews of each part and label, got "):
+    with pytest.raises(ValueError, match="must have the same number of reviews of each part and label, got "):
         load_imdb()
 
 

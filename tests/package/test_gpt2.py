@@ -99,7 +99,7 @@ def test_what_is_left_over_is_named(state, extra):
 
 def test_an_output_with_a_table_of_its_own_is_refused(state):
     state["lm_head.weight"] = state["lm_head.weight"] + 1
-    with pytest.raises(ValueError, match=r"one table for tokens and output, got an lm_head\.weight of its own"):
+    with pytest.raises(ValueError, match=r"one table for tokens and output, got a separate lm_head\.weight"):
         from_gpt2(state, num_heads=3)
 
 

@@ -157,7 +157,7 @@ def test_a_run_that_goes_on_may_have_another_recipe(tmp_path, text, run, capsys)
         ("--init=torch", "init must be zero_output, as in the run in "),
         ("--no-residual", "residual must be True, as in the run in "),
         ("--hidden=24", "hidden must be 12, as in the run in "),
-        ("--steps=5", "steps must be 6, as many as the run has, or more, got 5."),
+        ("--steps=5", "steps must be at least 6, the steps already taken, got 5."),
     ],
 )
 def test_a_run_does_not_go_on_as_another(run, text, capsys, option, words):
@@ -323,7 +323,7 @@ def train_as_rank(rank: int, port: int, folder: Path, arguments: list[str]) -> N
     ("options", "words"),
     [
         (["--prompt=xyz"], "text must only have characters of the vocabulary, got 3 others: 'x' (U+0078)"),
-        (["--prompt="], "prompt must have a token or more, got none"),
+        (["--prompt="], "prompt must have at least one token, got none"),
         (["--temperature=-1"], "temperature must be 0 (greedy) or more, and finite, got -1.0."),
         (["--temperature=nan"], "temperature must be 0 (greedy) or more, and finite, got nan."),
         (["--top-k=0"], "top_k must be a whole number from 1 on, or None for all tokens, got 0."),
@@ -361,7 +361,7 @@ def test_a_model_that_was_cut_short_is_one_sentence(tmp_path, run, capsys):
     content = (run / "model.safetensors").read_bytes()
     (tmp_path / "m.safetensors").write_bytes(content[: len(content) // 2])
     err = failed(capsys, "sample", tmp_path / "m.safetensors")
-    assert "m.safetensors must be a whole safetensors file, got one that was cut short or is none" in err
+    assert "m.safetensors must be a complete safetensors file, got one that is cut short or of another kind" in err
 
 
 def test_a_folder_with_a_run_is_one_sentence(run, text, capsys):

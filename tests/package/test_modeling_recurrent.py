@@ -325,7 +325,7 @@ def test_source_and_target_may_have_any_two_lengths(m, n):
 
 
 def test_an_attention_map_of_a_model_without_attention_is_refused(source, target):
-    with pytest.raises(ValueError, match=r"a model must have attention, got one without\."):
+    with pytest.raises(ValueError, match=r"model must have attention, got attention=False\."):
         model_of(attention=False).attention_map(source, target)
 
 

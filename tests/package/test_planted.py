@@ -108,9 +108,9 @@ def test_planted_text_has_what_heads_look_for():
         ([["first"], ["first", "first"]], "plan must be layers"),
         ([["nonsense"]], "kinds must be among"),
         ([["offset x"]], "kinds must be among"),
-        ([["word_start"]], "word_start must stand after a layer 0 with a previous head, got layer 0"),
-        ([["first"], ["induction"]], "induction must stand after a layer 0 with a previous head"),
-        ([["previous"], ["induction"], ["first"]], "induction must stand in the last layer, got layer 1 of 3"),
+        ([["word_start"]], "word_start must come after a layer 0 with a previous head, got layer 0"),
+        ([["first"], ["induction"]], "induction must come after a layer 0 with a previous head"),
+        ([["previous"], ["induction"], ["first"]], "induction must be in the last layer, got layer 1 of 3"),
     ],
 )
 def test_a_plan_that_cannot_work_is_refused(plan, words):

@@ -336,7 +336,7 @@ def test_impossible_options_are_refused_before_the_first_token(model, prompt, op
 
 
 def test_an_empty_prompt_is_refused(model):
-    words = "prompt must have a token or more, got none: a line break is a good beginning."
+    words = "prompt must have at least one token, got none: a line break is a good start."
     for call in (
         lambda: sampled_tokens(model, torch.zeros(2, 0, dtype=torch.long)),
         lambda: model.sample_continuation([], 5),

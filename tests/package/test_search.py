@@ -152,5 +152,5 @@ def test_a_file_of_another_search_is_refused(xor, tmp_path):
 def test_without_optuna_only_a_search_is_refused(xor, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)  # as if it were not installed
     importlib.reload(search)
-    with pytest.raises(ImportError, match=r"optuna must be installed, got none\. Run: pip install optuna"):
+    with pytest.raises(ImportError, match=r"optuna is not installed\. Install it with: pip install optuna"):
         search.search_settings(make_model, xor, SPACE, trials=1)

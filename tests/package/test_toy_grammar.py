@@ -46,7 +46,7 @@ def in_place(words: list[str], index: int, *others: str) -> str:
 
 
 def language(symbol: str, longest: int) -> set[tuple[str, ...]]:
-    """Return all that a symbol can be expanded to with at most so many words."""
+    """Return all that a symbol can be expanded to with at most this many words."""
     if symbol not in GRAMMAR:
         return {(symbol,)} if longest else set()
     found = set()

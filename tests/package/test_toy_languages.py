@@ -64,7 +64,7 @@ def stems() -> dict[str, str]:
         ("two black dogs run .", "kanuno moruno otuno koriuno ."),
         ("many owls hear these quiet mice .", "huvano multano tikenos sileno takeno soniano ."),
         ("this dog follows many happy sisters .", "kanu taku banunos galuno multuno toriu ."),
-        # `A and B` stays, `A because B` is turned round.
+        # `A and B` stays, `A because B` is reversed.
         ("the cat sings and the dogs run .", "mila sinia ka kanuno koriuno ."),
         ("the cat sings because the dogs run .", "kanuno koriuno ko mila sinia ."),
         ("the cat sings because the dogs run and the goat waits .", "kanuno koriuno ko mila sinia ka ruve estie ."),
@@ -184,32 +184,32 @@ def test_a_name_is_said_again_in_many_sentences():
 @pytest.mark.parametrize(
     ("sentence", "words"),
     [
-        ("", "'' must go on with a determiner, or a name that was given before, got the end."),
-        ("the", "'the' must go on with a noun, got the end."),
-        ("the cat sings", "'the cat sings' must go on with ., got the end."),
-        ("cat sings .", "must go on with a determiner, or a name that was given before, got 'cat' as word 1."),
-        ("the zebra sings .", "must go on with a noun, got 'zebra' as word 2."),
-        ("The cat sings .", "must go on with a determiner, or a name that was given before, got 'The' as word 1."),
-        ("the cat sings.", "must go on with a verb for one, got 'sings.' as word 3."),
-        ("the cat old sings .", "must go on with a verb for one, got 'old' as word 3."),
+        ("", "'' must continue with a determiner, or a name that was given before, got the end."),
+        ("the", "'the' must continue with a noun, got the end."),
+        ("the cat sings", "'the cat sings' must continue with ., got the end."),
+        ("cat sings .", "must continue with a determiner, or a name that was given before, got 'cat' as word 1."),
+        ("the zebra sings .", "must continue with a noun, got 'zebra' as word 2."),
+        ("The cat sings .", "must continue with a determiner, or a name that was given before, got 'The' as word 1."),
+        ("the cat sings.", "must continue with a verb for one, got 'sings.' as word 3."),
+        ("the cat old sings .", "must continue with a verb for one, got 'old' as word 3."),
         # number
-        ("the cats sings .", "must go on with a verb for several, got 'sings' as word 3."),
-        ("the cat sing .", "must go on with a verb for one, got 'sing' as word 3."),
-        ("this cats sing .", "must go on with a determiner for several, got 'this' as word 1."),
-        ("the cat sees two bird .", "must go on with a determiner for one, got 'two' as word 4."),
+        ("the cats sings .", "must continue with a verb for several, got 'sings' as word 3."),
+        ("the cat sing .", "must continue with a verb for one, got 'sing' as word 3."),
+        ("this cats sing .", "must continue with a determiner for several, got 'this' as word 1."),
+        ("the cat sees two bird .", "must continue with a determiner for one, got 'two' as word 4."),
         # objects
-        ("the cat sees .", "must go on with a determiner, or a name that was given before, got '.' as word 4."),
-        ("the cat sings the dog .", "must go on with ., got 'the' as word 4."),
-        ("the old red cat sings .", "must go on with a noun, got 'red' as word 3."),
-        ("the cat sings because the dog runs because the owl waits .", "must go on with ., got 'because' as word 8."),
+        ("the cat sees .", "must continue with a determiner, or a name that was given before, got '.' as word 4."),
+        ("the cat sings the dog .", "must continue with ., got 'the' as word 4."),
+        ("the old red cat sings .", "must continue with a noun, got 'red' as word 3."),
+        ("the cat sings because the dog runs because the owl waits .", "continue with ., got 'because' as word 8."),
         # names
-        ("banel sings .", "must go on with a determiner, or a name that was given before, got 'banel' as word 1."),
+        ("banel sings .", "must continue with a determiner, or a name that was given before, got 'banel' as word 1."),
         ("the cat banel sings and codin waits .", "a name that was given before, got 'codin' as word 6."),
-        ("the cat banel sings and the dog banel runs .", "must go on with a new name, got 'banel' as word 8."),
-        ("the cats banel sing .", "must go on with a verb for several, got 'banel' as word 3."),
-        ("the banel sings .", "must go on with a noun, got 'banel' as word 2."),
+        ("the cat banel sings and the dog banel runs .", "must continue with a new name, got 'banel' as word 8."),
+        ("the cats banel sing .", "must continue with a verb for several, got 'banel' as word 3."),
+        ("the banel sings .", "must continue with a noun, got 'banel' as word 2."),
         # joints and ends
-        ("the cat sings and .", "must go on with a determiner, or a name that was given before, got '.' as word 5."),
+        ("the cat sings and .", "must continue with a determiner, or a name that was given before, got '.' as word 5."),
         ("because the cat sings .", "a name that was given before, got 'because' as word 1."),
         ("the cat sings . the dog runs .", "a sentence must end with its first full stop, got 'the cat sings . the"),
     ],
@@ -223,9 +223,9 @@ def test_a_sentence_that_is_cut_off_or_has_a_word_twice_is_refused():
     for sentence in drawn(300):
         words = sentence.split()
         for place in range(len(words)):
-            with pytest.raises(ValueError, match="must go on with "):
+            with pytest.raises(ValueError, match="must continue with "):
                 toy_translation(" ".join(words[:place]))
-            with pytest.raises(ValueError, match=r"must go on with |must end with its first full stop"):
+            with pytest.raises(ValueError, match=r"must continue with |must end with its first full stop"):
                 toy_translation(" ".join((*words[: place + 1], *words[place:])))
 
 

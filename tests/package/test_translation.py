@@ -373,7 +373,7 @@ def test_impossible_label_smoothing_is_refused(smoothing):
 def test_a_model_of_other_vocabularies_is_refused(corpus):
     model = TransformerEncoderDecoder(EncoderDecoderConfig(9, 11, 64, 8, 1, 2))
     sizes = corpus.source_tokenizer.vocab_size, corpus.target_tokenizer.vocab_size
-    words = f"model and corpus must have as many tokens on both sides, got (9, 11) and {sizes}."
+    words = f"model and corpus must have the same numbers of tokens, got (9, 11) and {sizes}."
     with pytest.raises(ValueError, match=re.escape(words)):
         train(model, corpus, RECIPE, progress=False)
     turned = RecurrentEncoderDecoder(RecurrentConfig(sizes[0], 11, hidden=4))

@@ -105,9 +105,9 @@ def test_a_text_of_known_words_comes_back_with_single_spaces(text):
     [
         ((), r"words must be a tuple of at least one word, got \(\)\."),
         ([" a"], "words must be a tuple of at least one word"),
-        ((" a", ""), "words must be strings that are no control token, got ''"),
-        ((" a", 7), "words must be strings that are no control token, got 7"),
-        ((" a", "<unknown>"), "words must be strings that are no control token, got '<unknown>'"),
+        ((" a", ""), "words must be strings other than control tokens, got ''"),
+        ((" a", 7), "words must be strings other than control tokens, got 7"),
+        ((" a", "<unknown>"), "words must be strings other than control tokens, got '<unknown>'"),
         ((" a", " b", " a"), "words must be distinct, got ' a' more than once"),
     ],
 )
@@ -244,7 +244,7 @@ def test_a_saved_tokenizer_comes_back(tokenizer, tmp_path):
     [
         ({"kind": "words"}, "a table must have kind 'words', words and nothing else, got "),
         ({"kind": "words", "words": " a"}, "words must be a tuple of at least one word, got ' a'"),
-        ({"kind": "words", "words": [[" a"]]}, "words must be strings that are no control token"),
+        ({"kind": "words", "words": [[" a"]]}, "words must be strings other than control tokens"),
         ({"kind": "byte-pairs", "merges": {}}, "merges must be a tuple of pairs, got {}"),
         ({"kind": "byte-pairs", "merges": ["ab"]}, "merges must be pairs of strings, got 'ab'"),
         ({"kind": "byte-pairs", "merges": [["a", None]]}, "merges must be pairs of strings"),

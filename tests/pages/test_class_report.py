@@ -66,7 +66,7 @@ def test_the_terminal_tells_counts_and_names_nobody_unless_asked(course):
     assert (course / "report.html").read_text() == as_page(class_report(course, ASSIGNMENT))
     assert "attention-scores-check       2 full · 3 none, 0.8 of 2 on average" in said
     assert re.search(r"^ +2  The scores are not scaled", said, re.MULTILINE)
-    assert "5 submissions wait for a person's marks." in said
+    assert "5 submissions need manual grading." in said
     assert "q1-answer                    1 full · 4 to mark, 1 of 1 on average" in said
     assert not set(STUDENTS) & set(re.findall(r"\w+", said))
     assert "bob, cyd" in as_text(class_report(course, ASSIGNMENT), names=True)

@@ -116,7 +116,7 @@ def test_nbgrader_writes_these_files(course):
         book.find_grade("check", "first", "first", "eve").needs_manual_grade = True
         book.db.commit()
     said = python(course, "nbgrader", "export", "--exporter", "grading.export.MoodleExportPlugin")
-    assert "first: 1 submissions wait for a person's marks." in said
+    assert "first: 1 submissions need manual grading." in said
     assert (course / "moodle.csv").exists()
 
 

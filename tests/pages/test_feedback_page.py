@@ -214,21 +214,19 @@ def test_without_scripts_everything_is_there(chromium, course):
 
 def test_a_person_s_marks_and_comments_are_there(course):
     words = feedback(course, "perfect", ASSIGNMENT)
-    assert "Two questions in writing 0.5 of 2 points, and some wait for a person q1 0.5 of 1 point" in words
+    assert "Two questions in writing 0.5 of 2 points, and some still need manual grading q1 0.5 of 1 point" in words
     assert "earlier answer" not in words
-    assert "q2 1 of 1 point (a mark for an earlier answer; a person looks again)" in feedback(
-        course, "wide", ASSIGNMENT
-    )
+    assert "q2 1 of 1 point (a mark for an earlier answer, to be reviewed)" in feedback(course, "wide", ASSIGNMENT)
     assert "Say <em>why</em> it saturates." in path_of(course, "perfect").read_text()
-    assert "A person has changed this; it was 0 of 2 points." in feedback(course, "unscaled", ASSIGNMENT)
-    assert "2 points still wait for a person." in feedback(course, "unscaled", ASSIGNMENT)
+    assert "The instructor has changed this; it was 0 of 2 points." in feedback(course, "unscaled", ASSIGNMENT)
+    assert "2 points still need manual grading." in feedback(course, "unscaled", ASSIGNMENT)
 
 
 def test_a_late_submission_is_told_what_it_loses(course):
     words = feedback(course, "late", ASSIGNMENT)
     assert f"{FULL_SCORE - 1:g} of {OUT_OF:g} points" in words
-    assert "Handed in 2 hours late \N{MINUS SIGN}1" in words
-    assert "Handed in" not in feedback(course, "perfect", ASSIGNMENT)
+    assert "Submitted 2 hours late \N{MINUS SIGN}1" in words
+    assert "Submitted" not in feedback(course, "perfect", ASSIGNMENT)
 
 
 def test_no_page_shows_a_rubric_or_another_student(course):
@@ -245,7 +243,7 @@ def test_a_picture_in_a_written_answer_is_shown(course):
 
 
 def test_a_file_that_is_no_notebook_says_so_and_a_blank_one_what_to_do(course):
-    assert "Not graded; a person must look at it" in feedback(course, "broken", ASSIGNMENT)
+    assert "Not graded; needs manual grading" in feedback(course, "broken", ASSIGNMENT)
     assert "the cell is as it was released" in feedback(course, "blank", ASSIGNMENT)
 
 

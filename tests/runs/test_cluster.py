@@ -48,7 +48,7 @@ def test_a_run_interrupted_and_a_worker_killed_leave_the_grades_of_a_calm_run(cl
     wait_for(lambda: done(course), process)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
-    assert "Interrupted. What is done is kept" in output
+    assert "Interrupted. Finished work is kept" in output
     assert "Traceback" not in output
     run = ClassRun(course, ASSIGNMENT, reduced=REDUCED)
     to_do, graded, killed = run.to_do(), [], 0
@@ -146,7 +146,7 @@ def test_workers_with_several_threads_are_refused_and_a_scheduler_that_ends_is_m
             several.stop()
             yield from range(1, 9)
 
-        with pytest.raises(ClusterUnusable, match="the scheduler must stay until the end"):
+        with pytest.raises(ClusterUnusable, match="the scheduler must keep running until the end"):
             results(several, tmp_path, tasks())
     finally:
         several.stop()

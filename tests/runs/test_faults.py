@@ -1,4 +1,4 @@
-"""Faults of the machine while a class is graded: no score is lost or changed, and the same command does the rest."""
+"""Faults of the machine while a class is graded: no score is lost or changed, and a second run does the rest."""
 
 import os
 import re
@@ -69,7 +69,7 @@ def run(course: Path, *options: str, **environment: str) -> tuple[int, str]:
 
 
 def finishes_like(course: Path, calm: Path) -> None:
-    """Check that the same command does the rest, and that the gradebook is that of an undisturbed run."""
+    """Check that a second run does the rest, and that the gradebook is that of an undisturbed run."""
     status, _ = run(course)
     assert status == 0
     assert gradebook(course) == gradebook(calm)
@@ -83,7 +83,7 @@ def test_a_full_temporary_folder_stops_a_run_and_changes_nothing(graded, calm, s
     assert status == 1
     assert "No space left on device" in told
     assert "Make room in the course folder and in the temporary folder" in told
-    assert "What is done is kept; the same command does the rest." in told
+    assert "Finished work is kept; run the same command again to continue." in told
     assert gradebook(graded) == gradebook(calm)
     assert files(graded) == before
     finishes_like(graded, calm)
@@ -99,7 +99,7 @@ def test_a_full_disk_under_the_graded_notebooks_keeps_those_that_are_there(calm,
     (small_disk / "ballast").write_bytes(bytes(free.f_bavail * free.f_bsize - 12_000))
     status, told = run(course, "--force")
     assert (status, "No space left on device" in told) == (1, True), told
-    assert "What is done is kept; the same command does the rest." in told
+    assert "Finished work is kept; run the same command again to continue." in told
     assert gradebook(course) == gradebook(calm)
     assert files(course).keys() == before.keys()
     (small_disk / "ballast").unlink()
@@ -225,7 +225,7 @@ def test_what_is_changed_while_a_run_goes_on_is_graded_at_the_next(calm, tmp_pat
     monkeypatch.setattr(class_run, "side_by_side", side_by_side)
     assert sorted(run.grade(run.students)) == run.students
     assert set(run.left) == {"student-00", "student-01"}
-    assert "changed while the run went on" in run.left["student-01"]
+    assert "changed during the run" in run.left["student-01"]
     assert scores(course) == {}
     monkeypatch.undo()
     assert list(run.grade(["student-01"], workers=1)) == ["student-01"]
@@ -246,7 +246,7 @@ def test_what_nbgrader_fails_at_now_keeps_the_grade_that_it_had(graded, calm, mo
     assert "NBGRADER_EXECUTION" not in os.environ  # nbgrader would leave it, and kernels started here would inherit it
 
 
-@pytest.mark.skipif(REDUCED, reason="without the sandbox, answers are not processes of their own")
+@pytest.mark.skipif(REDUCED, reason="without the sandbox, answers are not separate processes")
 def test_an_answer_that_the_system_kills_is_judged_again(calm, tmp_path):
     course = small_class(tmp_path / "course", 1)
     path = course / "submitted" / "student-00" / ASSIGNMENT / f"{ASSIGNMENT}.ipynb"

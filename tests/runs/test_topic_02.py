@@ -97,7 +97,7 @@ def test_a_blank_submission_gets_nothing_and_loses_nothing(course):
     [
         ("unscaled", "Graded: 2 of 3 points."),
         ("unscaled", "The scores are not scaled"),
-        ("unmixed", "What this part is about is right; see what another part is told."),
+        ("unmixed", "This part is correct. See the messages for the other parts."),
         ("no-comments", "`scores` has no shape comment; its shape was (2, 3, 7, 7)"),
         ("stale-comment", "`probs` is said to be [b, n, n], its shape was (2, 3, 7, 7)"),
         ("untidy", "Graded: -0.75 of 0 points."),

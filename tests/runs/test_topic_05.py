@@ -68,7 +68,7 @@ def test_each_mistake_costs_the_exercise_that_it_is_about(course, student):
 
 
 def test_the_feedback_names_the_mistakes(course):
-    assert "Another head has these numbers" in feedback(course, "careless", TOPIC)
+    assert "These numbers belong to another head" in feedback(course, "careless", TOPIC)
     assert "The sign is wrong" in feedback(course, "believes-everything", TOPIC)
     assert "would give away exercise attention-maps" in feedback(course, "from-the-package", TOPIC)
 

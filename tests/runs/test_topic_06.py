@@ -58,9 +58,9 @@ def test_each_mistake_costs_the_exercise_that_it_is_about(course, student):
 def test_the_feedback_names_the_mistakes(course):
     careless = feedback(course, "careless", TOPIC)
     for mistake in (
-        "Odd columns hold the sine that stands before them",
-        "No label says that the sentence is over",
-        "This is what one beam finds",
+        "Odd columns repeat the sine of the column before them",
+        "No label marks the end of the sentence",
+        "This is the result of a search with one beam",
     ):
         assert mistake in careless
     assert "Train and eval mode give different results" in feedback(course, "looks-ahead-in-training", TOPIC)

@@ -50,7 +50,7 @@ def short_forward(exercise: str, answer: Callable) -> None:
     contract = EXERCISES[exercise]
     assert isinstance(contract, PublicExercise)
     if contract.calls_ready_made(answer):
-        print(f"There is no extra point: {READY_MADE}")
+        print(f"No extra point: {READY_MADE}")
     else:
         length_of_forward(answer)
 

@@ -51,7 +51,7 @@ def ablate_heads(
     Shapes:
         batches  (b, n + 1) each
 
-    Raises ValueError for another `how`, a head that does not exist, or if there are no batches.
+    Raises ValueError for another `how`, a head that does not exist, or if `batches` is empty.
     """
     if how not in WAYS:
         raise ValueError(f"how must be one of {', '.join(WAYS)}, got {how!r}.")

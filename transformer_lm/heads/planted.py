@@ -33,7 +33,7 @@ def planted_model(
     """Return a language model whose heads follow a plan, a list of kinds for each layer.
 
     Kinds are the names of patterns, "offset 3" for a distance, "uniform", and "random", which attends by
-    meaningless rules. "word_start" and "induction" need a head of kind "previous" in layer 0, which tells them the
+    meaningless rules. "word_start" and "induction" need a head of kind "previous" in layer 0, which gives them the
     token before each token; "induction" must be in the last layer, and is the only kind that writes to the output.
     `sharpness` is the logarithm of the ratio between a head's weight on a key of its pattern and on another.
 
@@ -176,13 +176,13 @@ def _diagonal(n: int, offset: int) -> Tensor:
 
 def _check(plan: Sequence[Sequence[str]]) -> None:
     if not plan or not plan[0] or len({len(layer) for layer in plan}) > 1:
-        raise ValueError("plan must be layers with one and the same number of heads, got others.")
+        raise ValueError("plan must be layers with the same number of heads, got others.")
     for number, layer in enumerate(plan):
         for kind in layer:
             is_offset = kind.startswith("offset ") and kind.removeprefix("offset ").isdecimal()
             if kind not in KINDS and not is_offset:
                 raise ValueError(f"kinds must be among {', '.join(KINDS)} and offset N, got {kind!r}.")
             if kind in ("word_start", "induction") and (number == 0 or "previous" not in plan[0]):
-                raise ValueError(f"{kind} must stand after a layer 0 with a previous head, got layer {number}.")
+                raise ValueError(f"{kind} must come after a layer 0 with a previous head, got layer {number}.")
             if kind == "induction" and number < len(plan) - 1:
-                raise ValueError(f"induction must stand in the last layer, got layer {number} of {len(plan)}.")
+                raise ValueError(f"induction must be in the last layer, got layer {number} of {len(plan)}.")

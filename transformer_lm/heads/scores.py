@@ -147,7 +147,7 @@ def measure_heads(
     Shapes:
         batches  (b, n) each
 
-    Raises ValueError if there are no batches, ShapeError if their lengths differ.
+    Raises ValueError if `batches` is empty, ShapeError if the lengths differ.
     """
     alphabet = Alphabet.of(tokenizer)
     text = HeadSums(alphabet, {name: pattern for name, pattern in PATTERNS.items() if name != INDUCTION})

@@ -47,7 +47,7 @@ def plot_profile(profile: Tensor, ax: Axes | None = None) -> Axes:
     for head, by_distance in enumerate(shares):
         ax.plot(by_distance, label=f"head {head}", marker=".", markersize=4, clip_on=False)
     ax.set(xlabel="how far back: i - j", ylabel="mean weight", ylim=(0, 1))
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))  # there are no half positions
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))  # positions are whole numbers
     ax.legend()
     return ax
 
@@ -86,9 +86,10 @@ def plot_scores(
 ) -> Figure:
     """Draw how much each head follows each pattern: a row for each head, a column for each pattern.
 
-    A cell holds the score and, below it, its two baselines: chance, the score of a uniform head, and the null, the
-    score that position alone explains. A frame marks a score that is large enough, and far enough above both, to count:
-    see `Measured.names`. A pattern of position may be left out of `null`. A cell is hatched if no query has such a key.
+    A cell holds the score and, below it, its two baselines: chance, the score of a uniform head, and the null
+    (position-only baseline), the score that position alone explains. A frame marks a score that is large enough, and
+    far enough above both, to count: see `Measured.names`. A pattern of position may be left out of `null`. A cell is
+    hatched if no query has such a key.
 
     Shapes:
         scores  name of a pattern to (l, h), from 0 to 1, nan if no query has such a key

@@ -15,7 +15,7 @@ from transformer_lm.training.result_tables import ResultsTable
 def plot_results(tables: Sequence[ResultsTable], lowest: float = 0.5) -> Figure:
     """Draw tables side by side, dark for accuracies of `lowest` or less, bright for 1, and return their figure.
 
-    Raises ValueError if there are no tables, or a table has no results.
+    Raises ValueError if `tables` is empty, or a table has no results.
     """
     _check_filled("tables", [table.rows for table in tables])
     size = (1.5 + sum(1 + 1.1 * len(table.columns) for table in tables), 1.3 + 0.6 * max(len(t.rows) for t in tables))
@@ -43,7 +43,7 @@ def plot_curves(histories: Mapping[str, History]) -> Figure:
 
     Training is dashed, validation solid; a dot marks the epoch whose weights were kept.
 
-    Raises ValueError if there are no histories, or a history has no epoch.
+    Raises ValueError if `histories` is empty, or a history has no epoch.
     """
     _check_filled("histories", [history.val_loss for history in histories.values()])
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")

@@ -60,7 +60,7 @@ def padded_batches(
         raise ValueError("x must hold at least one sequence, got none.")
     if 0 in lengths:
         raise ValueError(
-            f"every sequence must have a token, got none in number {lengths.index(0)}. Let a text without words be one "
+            f"every sequence must have a token, got none in number {lengths.index(0)}. Encode a text without words as "
             "`.unk`."
         )
     for places in batches_by_length(lengths, batch_tokens, seed):

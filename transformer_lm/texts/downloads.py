@@ -298,7 +298,7 @@ def _knock(url: str) -> None:
 
     This runs in a thread, because a name lookup has no time limit. A thread that takes too long is abandoned.
 
-    Raises OSError if there is no connection within CONNECT_SECONDS.
+    Raises OSError if no connection is made within CONNECT_SECONDS.
     """
     host, port = _address(url)
     outcome: queue.SimpleQueue[OSError | None] = queue.SimpleQueue()

@@ -152,7 +152,7 @@ def pair_batches(pairs: Sequence[Pair], batch_size: int, seed: int | str) -> lis
     They are sorted by the length of the target, then of the source; the longest may be in a smaller batch. Each seed
     gives another order of the batches, and of pairs of equal length.
 
-    Raises ValueError if there are no pairs, or `batch_size` is below 1.
+    Raises ValueError if `pairs` is empty, or `batch_size` is below 1.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
@@ -173,7 +173,7 @@ def padded_pairs(pairs: Sequence[Pair], device: torch.device | None = None) -> t
     Shapes:
         returns  (b, m) the sources, and (b, n) the targets
 
-    Raises ValueError if there are no pairs, or a sentence has no tokens.
+    Raises ValueError if `pairs` is empty, or a sentence has no tokens.
     """
     if not pairs:
         raise ValueError("pairs must hold at least one pair, got none.")
@@ -242,7 +242,7 @@ def _pairs(text: str, file: str) -> list[tuple[str, str]]:
 
 
 def _parts(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the part that each pair is in: which is the same for all pairs of a group, by the hash of the smallest."""
+    """Return the part of each pair; the hash of the smallest pair of a group decides for the whole group."""
     keys = [(_key(source), _key(target)) for source, target in pairs]
     groups = _groups(keys)
     members: dict[int, list[int]] = {}

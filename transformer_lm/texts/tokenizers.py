@@ -73,7 +73,7 @@ class CharTokenizer(BaseTokenizer):
     corpus is known, so a model would never see that token in training. A prompt with a character that is not in the
     corpus is refused.
 
-    Raises ValueError if there are no characters, or one of them occurs twice.
+    Raises ValueError if `characters` is empty, or a character occurs twice.
     """
 
     characters: str

@@ -1,4 +1,4 @@
-"""A small grammar of English-looking sentences: training data whose every rule can be checked in a sample.
+"""A small grammar of English-looking sentences: training data with rules that can all be checked in a sample.
 
     the old owl that sees two black mice sings.
 
@@ -69,7 +69,7 @@ def grammatical_share(text: str) -> float:
     A line between two line breaks is complete. The text before the first and after the last may be cut off, and is
     ignored.
 
-    Raises ValueError if there are no complete sentences.
+    Raises ValueError if the text has no complete sentence.
     """
     complete = text.split("\n")[1:-1]
     if not complete:

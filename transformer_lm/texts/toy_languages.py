@@ -217,7 +217,7 @@ class _Translator:
         """Read one word of a kind; return its translation with an ending, and its index."""
         if self.word not in translations:
             got = f"{self.word!r} as word {self.place + 1}" if self.word else "the end"
-            raise ValueError(f"{' '.join(self.words)!r} must go on with {what}, got {got}.")
+            raise ValueError(f"{' '.join(self.words)!r} must continue with {what}, got {got}.")
         self.place += 1
         return translations[self.words[self.place - 1]] + ending, self.place - 1
 

@@ -89,7 +89,7 @@ class WordTokenizer(_PairTokenizer):
     remain different. A word ends after an apostrophe that joins it to the next one: `l'eau` is `l'` and `eau`, `don't`
     is `don'` and `t`.
 
-    Raises ValueError if there are no words, or one of them occurs twice.
+    Raises ValueError if `words` is empty, or a word occurs twice.
     """
 
     words: tuple[str, ...]
@@ -100,7 +100,7 @@ class WordTokenizer(_PairTokenizer):
         if not isinstance(self.words, tuple) or not self.words:
             raise ValueError(f"words must be a tuple of at least one word, got {shortened(self.words)}.")
         if others := [word for word in self.words if not isinstance(word, str) or not word or word in CONTROLS]:
-            raise ValueError(f"words must be strings that are no control token, got {shortened(others[0])}.")
+            raise ValueError(f"words must be strings other than control tokens, got {shortened(others[0])}.")
         if twice := [word for word, count in Counter(self.words).items() if count > 1]:
             raise ValueError(f"words must be distinct, got {shortened(twice[0])} more than once.")
 

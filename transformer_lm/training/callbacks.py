@@ -72,7 +72,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise ImportError("TensorBoard files need a package of their own: pip install tensorboard") from None
+            raise ImportError("tensorboard is not installed. Install it with: pip install tensorboard") from None
         self._writer = SummaryWriter(str(folder))
 
     def __call__(self, model: TransformerLM, history: History) -> None:

@@ -214,5 +214,5 @@ def _opened(path: Path, read: Callable[[Any], Found]) -> Found:
             return read(file)
     except (SafetensorError, OSError, RuntimeError) as error:
         raise ValueError(
-            f"{path} must be a whole safetensors file, got one that was cut short or is none: {error}."
+            f"{path} must be a complete safetensors file, got one that is cut short or of another kind: {error}."
         ) from None

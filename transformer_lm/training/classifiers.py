@@ -194,7 +194,7 @@ def _over_batches(
         if not loss.isfinite().all():
             raise FloatingPointError(
                 f"the loss must be a finite number, got {loss[~loss.isfinite()][0].item()} after {count} sequences. A "
-                "smaller learning_rate often helps; so does looking for a softmax over -inf alone."
+                "smaller learning_rate often helps. Also look for a softmax over nothing but -inf."
             )
         if optimizer is not None:
             optimizer.zero_grad()
@@ -217,4 +217,4 @@ def _check_settings(data: Dataset, **counts: int | None) -> None:
     for labels in (y_train, y_val):
         for place, label in enumerate(labels):
             if label not in range(num_classes):
-                raise ValueError(f"every label must be from 0 to {num_classes - 1}, got {label} at place {place}.")
+                raise ValueError(f"every label must be from 0 to {num_classes - 1}, got {label} at index {place}.")

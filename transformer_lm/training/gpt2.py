@@ -35,7 +35,7 @@ def from_gpt2(state: Mapping[str, Tensor], num_heads: int) -> TransformerLM:
     if "wte.weight" not in state or "wpe.weight" not in state:
         raise ValueError(f"state must be that of a GPT-2, with wte.weight and wpe.weight, got {sorted(state)[:4]}.")
     if not torch.equal(state.pop("lm_head.weight", state["wte.weight"]), state["wte.weight"]):
-        raise ValueError("state must have one table for tokens and output, got an lm_head.weight of its own.")
+        raise ValueError("state must have one table for tokens and output, got a separate lm_head.weight.")
     layers = 1 + max((int(found[1]) for found in map(IN_BLOCK.fullmatch, state) if found), default=-1)
     (vocab_size, hidden), max_len = state["wte.weight"].shape, len(state["wpe.weight"])
     config = LMConfig(vocab_size, max_len, hidden, layers, num_heads)

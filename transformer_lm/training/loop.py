@@ -214,7 +214,7 @@ class _Run:
                 raise ValueError(f"{checkpoint.path} must be of the same {name}, got {got}.")
         if checkpoint.step > self.recipe.steps:
             raise ValueError(
-                f"steps must be {checkpoint.step}, as many as the run has, or more, got {self.recipe.steps}."
+                f"steps must be at least {checkpoint.step}, the steps already taken, got {self.recipe.steps}."
             )
         load_weights(self.model, checkpoint.weights, checkpoint.path)
         load_optimizers(self.optimizers, checkpoint.optimizer, checkpoint.path)
@@ -297,7 +297,10 @@ class _Run:
 
 
 def make_optimizers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Return the optimizers of a recipe; each group stores its highest learning rate. Only matrices decay."""
+    """Return the optimizers of a recipe; each group stores its highest learning rate.
+
+    Weight decay is only for matrices.
+    """
     with_muon = recipe.optimizer == "muon"
     matrices: list[nn.Parameter] = []
     decaying: list[nn.Parameter] = []

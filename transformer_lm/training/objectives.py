@@ -29,7 +29,7 @@ class LanguageModelling:
             raise ValueError(f"model must be a language model for a corpus of text, got {type(model).__name__}.")
         if corpus.tokenizer.vocab_size != config.vocab_size:
             sizes = f"{config.vocab_size} and {corpus.tokenizer.vocab_size}"
-            raise ValueError(f"model and corpus must have as many tokens, got {sizes}.")
+            raise ValueError(f"model and corpus must have the same number of tokens, got {sizes}.")
         for part in ("train", "validation"):
             if len(getattr(corpus, part)) <= config.max_len:
                 raise ValueError(
@@ -69,7 +69,7 @@ class Translation:
         ours = (corpus.source_tokenizer.vocab_size, corpus.target_tokenizer.vocab_size)
         theirs = (config.source_vocab_size, config.target_vocab_size)
         if ours != theirs:
-            raise ValueError(f"model and corpus must have as many tokens on both sides, got {theirs} and {ours}.")
+            raise ValueError(f"model and corpus must have the same numbers of tokens, got {theirs} and {ours}.")
         if len(corpus.train) < batch_size:
             raise ValueError(
                 f"batch_size must be at most {len(corpus.train)}, the pairs to train on, got {batch_size}."

@@ -53,7 +53,7 @@ def search_settings(
     try:
         import optuna
     except ModuleNotFoundError as error:
-        raise ImportError("optuna must be installed, got none. Run: pip install optuna") from error
+        raise ImportError("optuna is not installed. Install it with: pip install optuna") from error
     if trials < 1 or not len(seeds):
         raise ValueError(f"trials and seeds must be at least one each, got trials={trials} and seeds={seeds}.")
     ranges = {name: _range(name, values, optuna) for name, values in space.items() if isinstance(values, list | tuple)}
@@ -92,12 +92,12 @@ def search_settings(
 
 
 def _value(trial: Any) -> float:
-    """Return what a complete trial of Optuna's has reached."""
+    """Return the mean accuracy of a complete trial."""
     return trial.value
 
 
 def _range(name: str, values: list | tuple, optuna: Any) -> Any:
-    """Return what optuna may choose from; refuse an empty range."""
+    """Return the values that optuna may choose from; refuse an empty range."""
     if isinstance(values, list) and values:
         return optuna.distributions.CategoricalDistribution(values)
     low, high, *log = values if len(values) in (2, 3) else (0, 0)

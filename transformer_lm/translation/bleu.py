@@ -10,16 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TranslationScores:
-    """Three scores of many translations together; more is better.
+    """Three scores of many translations together; higher is better.
 
-    bleu   0 to 100: the fraction of n-grams of one to four words that the right sentences have too, as a geometric
-    mean,
-           reduced if all translations together are too short. Two forms of a word count as different, and it needs
-           sentences of four words: without any it is 0.
+    bleu   0 to 100: the fraction of n-grams of one to four words that also occur in the right sentences, as a geometric
+           mean, reduced if all translations together are too short. Two forms of a word count as different. If no
+           sentence has four words, it is 0.
            BLEU: a Method for Automatic Evaluation of Machine Translation (Papineni et al., 2002).
     chrf   0 to 100: the same idea with n-grams of one to six characters, where recall counts twice as much as
-    precision.
-           A word of which only the ending is wrong still counts.
+           precision. A word with a wrong ending still counts in part.
            chrF: character n-gram F-score for automatic MT evaluation (Popović, 2015).
     exact  0 to 1: the fraction of sentences that are identical to the right ones, to the last full stop.
 
@@ -33,7 +31,7 @@ class TranslationScores:
 
 
 def translation_scores(found: Sequence[str], right: Sequence[str]) -> TranslationScores:
-    """Return the scores of translations, compared with the right ones, over all of them.
+    """Return the scores of all translations together, compared with the right ones.
 
     Raises ValueError if there are none, or their numbers differ.
     """

@@ -199,7 +199,7 @@ def translated(
 ) -> list[str]:
     """Return translations of sentences, by greedy search for one beam, else by beam search, with the options of either.
 
-    Raises ValueError if there are no sentences, or one has no words.
+    Raises ValueError if `sentences` is empty, or a sentence has no words.
     """
     if isinstance(sentences, str) or not sentences:
         raise ValueError(f"sentences must be a list of at least one, got {sentences!r}.")

@@ -7,15 +7,12 @@ import numpy as np
 
 from grading.judging.judge import values
 from grading.judging.mistakes import (
-    KEYS_VIEWED,
-    SCALED_BY_LENGTH,
     loses_a_length_of_one,
     misbehaviours,
     scaling_mistakes,
 )
 from grading.judging.properties import SEQUENCES_APART, input_matters
 from grading.judging.record import Arrays, Part, ValueRecord, dyadic, edited
-from transformer_lm.checks.engine.ready_made import READY_MADE
 from transformer_lm.checks.topic_01_self_attention.attention_scores import ATTENTION_SCORES
 
 
@@ -42,55 +39,29 @@ def attention_scores(queries, keys):
 
 SCORES_WRONG = (
     *scaling_mistakes(SCORES_ANSWER, "dh"),
-    edited("scaled-by-queries", SCALED_BY_LENGTH, SCORES_ANSWER, ("queries.shape[-1]", "queries.shape[1]")),
-    edited("scaled-by-keys", SCALED_BY_LENGTH, SCORES_ANSWER, ("queries.shape[-1]", "keys.shape[1]")),
+    edited("scaled-by-queries", SCORES_ANSWER, ("queries.shape[-1]", "queries.shape[1]"), hint="scaled-by-length"),
+    edited("scaled-by-keys", SCORES_ANSWER, ("queries.shape[-1]", "keys.shape[1]"), hint="scaled-by-length"),
+    edited("scaled-by-batch", SCORES_ANSWER, ("queries.shape[-1]", "queries.shape[0]")),
     edited(
-        "scaled-by-batch",
-        "The scores are scaled by the size of the batch; a sequence must not depend on how many others there are.",
-        SCORES_ANSWER,
-        ("queries.shape[-1]", "queries.shape[0]"),
-    ),
-    edited(
-        "weights-already",
-        "These are weights, after a softmax; the scores are what goes into it.",
-        SCORES_ANSWER,
-        ("dh**0.5", "dh**0.5).softmax(dim=-1)"),
-        ("return queries", "return (queries"),
+        "weights-already", SCORES_ANSWER, ("dh**0.5", "dh**0.5).softmax(dim=-1)"), ("return queries", "return (queries")
     ),
     edited(
         "weights-over-queries-already",
-        "These are weights, after a softmax over the queries; the scores are what goes into a softmax.",
         SCORES_ANSWER,
         ("dh**0.5", "dh**0.5).softmax(dim=1)"),
         ("return queries", "return (queries"),
     ),
     edited(
         "cosine",
-        "Queries and keys are normalised first: that gives cosines, which forget how long a vector is.",
         SCORES_ANSWER,
         (
             "queries @ keys.transpose(1, 2) / dh**0.5",
             "F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).transpose(1, 2)",
         ),
     ),
-    edited(
-        "keys-viewed",
-        KEYS_VIEWED,
-        SCORES_ANSWER,
-        ("keys.transpose(1, 2)", "keys.reshape(keys.shape[0], dh, -1)"),
-    ),
-    edited(
-        "negative-distance",
-        "These are negative distances between queries and keys, not dot products.",
-        SCORES_ANSWER,
-        ("queries @ keys.transpose(1, 2)", "-torch.cdist(queries, keys)"),
-    ),
-    edited(
-        "transposed",
-        "There is a row for each key and a column for each query: the two have changed places.",
-        SCORES_ANSWER,
-        ("queries @ keys.transpose(1, 2)", "keys @ queries.transpose(1, 2)"),
-    ),
+    edited("keys-viewed", SCORES_ANSWER, ("keys.transpose(1, 2)", "keys.reshape(keys.shape[0], dh, -1)")),
+    edited("negative-distance", SCORES_ANSWER, ("queries @ keys.transpose(1, 2)", "-torch.cdist(queries, keys)")),
+    edited("transposed", SCORES_ANSWER, ("queries @ keys.transpose(1, 2)", "keys @ queries.transpose(1, 2)")),
 )
 
 SCORES_RIGHT = {
@@ -137,13 +108,13 @@ SCORES_MISBEHAVING = (
     loses_a_length_of_one(SCORES_ANSWER, "attention_scores"),
     edited(
         "ready-made",
-        READY_MADE,
         SCORES_ANSWER,
         (
             "return queries @ keys.transpose(1, 2) / dh**0.5",
             "one_hot = torch.eye(keys.shape[1]).expand(len(keys), -1, -1)\n"
             "    return F.scaled_dot_product_attention(queries, keys, one_hot).log()",
         ),
+        hint="ready-made-attention",
     ),
 )
 

@@ -9,7 +9,6 @@ from grading.judging.mistakes import loses_a_length_of_one, misbehaviours
 from grading.judging.properties import SEQUENCES_APART, input_matters
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
 from transformer_lm.checks.topic_01_self_attention.kqv import KQV, kqv_parameters
-from transformer_lm.checks.topic_01_self_attention.linear_layers import CONSTANT
 
 
 def draw_kqv(rng: random.Random, sizes: dict[str, int]) -> Arrays:
@@ -48,8 +47,7 @@ def kqv(x, kqv_parameters):
 
 def wrong_order(name: str, order: str) -> WrongAnswer:
     """Return the answer that returns the three in another order."""
-    hint = f"The three are right but in another order: yours come as {order}."
-    return edited(name, hint, KQV_ANSWER, ("return keys, queries, values", f"return {order}"))
+    return edited(name, KQV_ANSWER, ("return keys, queries, values", f"return {order}"))
 
 
 KQV_WRONG = (
@@ -58,55 +56,34 @@ KQV_WRONG = (
     wrong_order("backwards", "values, queries, keys"),
     wrong_order("values-first", "values, keys, queries"),
     wrong_order("queries-first-keys-last", "queries, values, keys"),
-    edited(
-        "no-bias",
-        "The bias of the layer is missing: you use its weights only.",
-        KQV_ANSWER,
-        ("kqv_parameters(x)", "(x @ kqv_parameters.weight.T)"),
-    ),
-    edited(
-        "interleaved",
-        "The three are interleaved: every third number goes to the same one. Each must be a block of its own.",
-        KQV_ANSWER,
-        (".chunk(3, dim=-1)", ".unflatten(-1, (-1, 3)).unbind(-1)"),
-    ),
+    edited("no-bias", KQV_ANSWER, ("kqv_parameters(x)", "(x @ kqv_parameters.weight.T)")),
+    edited("interleaved", KQV_ANSWER, (".chunk(3, dim=-1)", ".unflatten(-1, (-1, 3)).unbind(-1)")),
     edited(
         "view-without-position",
-        "The three are cut out of the flattened sequence: each position must keep its own key, query and value.",
         KQV_ANSWER,
         ("kqv_parameters(x).chunk(3, dim=-1)", "kqv_parameters(x).view(x.shape[0], 3, x.shape[1], -1).unbind(1)"),
     ),
     edited(
         "reshape-three-first",
-        "The three are cut out of the whole batch in the order of memory: each position must keep its own.",
         KQV_ANSWER,
         ("kqv_parameters(x).chunk(3, dim=-1)", "kqv_parameters(x).reshape(3, *x.shape[:2], -1).unbind(0)"),
     ),
-    edited(
-        "batch-overwritten",
-        "Every sequence gets the result of the first one: the batch axis is lost on the way.",
-        KQV_ANSWER,
-        ("kqv_parameters(x)", "kqv_parameters(x)[:1].expand(x.shape[0], -1, -1)"),
-    ),
+    edited("batch-overwritten", KQV_ANSWER, ("kqv_parameters(x)", "kqv_parameters(x)[:1].expand(x.shape[0], -1, -1)")),
 )
 
-ONE_PRODUCT = "One product is enough: the layer holds the weights of all three, and takes the whole batch."
 LINEAR = "nn.Linear(input_size, 3 * hidden)"
 
 
-def wrong_parameters(name: str, hint: str, layer: str) -> WrongAnswer:
+def wrong_parameters(name: str, layer: str, hint: str = "") -> WrongAnswer:
     """Return the answer that creates a different layer."""
-    return edited(name, hint, KQV_ANSWER, (LINEAR, layer), fails=("kqv-check-parameters",))
+    return edited(name, KQV_ANSWER, (LINEAR, layer), fails=("kqv-check-parameters",), hint=hint)
 
-
-NARROW = "The layer is too narrow for all that must come out of it."
 
 KQV_MISBEHAVING = (
     *misbehaviours(KQV_ANSWER, "kqv", longer=(3, 13)),
     loses_a_length_of_one(KQV_ANSWER, "kqv"),
     edited(
         "three-products",
-        ONE_PRODUCT,
         KQV_ANSWER,
         ("keys, queries, values = kqv_parameters(x)", "keys, queries, values = torch.cat(parts, dim=-1)"),
         (
@@ -115,52 +92,35 @@ KQV_MISBEHAVING = (
             "    weights = zip(kqv_parameters.weight.chunk(3), kqv_parameters.bias.chunk(3))\n"
             "    parts = [F.linear(x, weight, bias) for weight, bias in weights]\n",
         ),
+        hint="too-many-products",
     ),
     edited(
         "one-product-a-sequence",
-        ONE_PRODUCT,
         KQV_ANSWER,
         ("kqv_parameters(x)", "torch.stack([kqv_parameters(sequence) for sequence in x])"),
+        hint="too-many-products",
     ),
     *(
         edited(
             f"weights-all-{value}",
-            CONSTANT,
             KQV_ANSWER,
             (f"return {LINEAR}", f"layer = {LINEAR}\n    nn.init.constant_(layer.weight, {value})\n    return layer"),
             fails=("kqv-check-parameters",),
+            hint="constant-weights",
         )
         for value in (0, 0.02)
     ),
-    wrong_parameters("one-key-wide", NARROW, "nn.Linear(input_size, hidden)"),
-    wrong_parameters("queries-and-keys-only", NARROW, "nn.Linear(input_size, 2 * hidden)"),
+    wrong_parameters("one-key-wide", "nn.Linear(input_size, hidden)", hint="too-narrow"),
+    wrong_parameters("queries-and-keys-only", "nn.Linear(input_size, 2 * hidden)", hint="too-narrow"),
+    wrong_parameters("sizes-swapped", "nn.Linear(3 * hidden, input_size)"),
+    wrong_parameters("parameters-without-bias", "nn.Linear(input_size, 3 * hidden, bias=False)"),
+    wrong_parameters("fixed-sizes", "nn.Linear(7, 33)", hint="sizes-not-counted"),
     wrong_parameters(
-        "sizes-swapped",
-        "The two sizes are swapped: nn.Linear takes the size in, then the size out.",
-        "nn.Linear(3 * hidden, input_size)",
+        "frozen-parameters", "nn.Linear(input_size, 3 * hidden).requires_grad_(False)", hint="frozen-layer"
     ),
+    wrong_parameters("bare-tensor", "nn.Parameter(torch.randn(3 * hidden, input_size))", hint="not-a-linear-layer"),
     wrong_parameters(
-        "parameters-without-bias",
-        "The layer has no bias; nn.Linear has one unless you switch it off.",
-        "nn.Linear(input_size, 3 * hidden, bias=False)",
-    ),
-    wrong_parameters(
-        "fixed-sizes",
-        "A position of input_size numbers goes in; count the numbers that must come out of it.",
-        "nn.Linear(7, 33)",
-    ),
-    wrong_parameters(
-        "frozen-parameters",
-        "The layer is frozen, so it cannot learn: leave its requires_grad as it is.",
-        "nn.Linear(input_size, 3 * hidden).requires_grad_(False)",
-    ),
-    wrong_parameters(
-        "bare-tensor", "It must be an nn.Linear itself.", "nn.Parameter(torch.randn(3 * hidden, input_size))"
-    ),
-    wrong_parameters(
-        "three-layers",
-        "It must be an nn.Linear itself.",
-        "nn.ModuleList([nn.Linear(input_size, hidden) for _ in range(3)])",
+        "three-layers", "nn.ModuleList([nn.Linear(input_size, hidden) for _ in range(3)])", hint="not-a-linear-layer"
     ),
 )
 

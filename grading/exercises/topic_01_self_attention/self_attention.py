@@ -8,8 +8,6 @@ import numpy as np
 from grading.judging.form import shape_comments, short_forward, style
 from grading.judging.judge import layers, values
 from grading.judging.mistakes import (
-    KEYS_AS_VALUES,
-    KEYS_VIEWED,
     SOFTMAX,
     comment_mistakes,
     loses_a_length_of_one,
@@ -23,7 +21,6 @@ from grading.judging.mistakes import (
 )
 from grading.judging.properties import SEQUENCES_APART, input_matters
 from grading.judging.record import Arrays, Part, ValueRecord, dyadic, edited, softmax
-from transformer_lm.checks.engine.ready_made import READY_MADE
 from transformer_lm.checks.topic_01_self_attention.self_attention import SELF_ATTENTION, self_attention_layers
 
 
@@ -68,87 +65,29 @@ HEAD_WRONG = (
     *(
         edited(
             name,
-            "Features attend to features: a score compares two positions, each by all of its features.",
             HEAD_ANSWER,
             ("q @ k.transpose(1, 2)", "q.transpose(1, 2) @ k"),
             ("weights @ v", averaged),
+            hint="over-features",
         )
         for name, averaged in (
             ("over-features", "v @ weights.transpose(1, 2)"),
             ("over-features-transposed", "v @ weights"),
         )
     ),
-    edited(
-        "scaled-after-softmax",
-        "The scale is applied after the softmax: rows of the weights no longer sum to 1.",
-        HEAD_ANSWER,
-        (f" / {WIDTH}**0.5", ""),
-        (SOFTMAX, f"{SOFTMAX} / {WIDTH}**0.5"),
-    ),
-    edited(
-        "softmax-over-everything",
-        "The softmax runs over the whole matrix: each row of the weights must sum to 1 by itself.",
-        HEAD_ANSWER,
-        (SOFTMAX, "scores.flatten(1).softmax(dim=-1).view_as(scores)"),
-    ),
-    edited(
-        "weights-transposed",
-        "The weights are transposed before they meet the values: row i must weigh what query i reads.",
-        HEAD_ANSWER,
-        ("weights @ v", "weights.transpose(1, 2) @ v"),
-    ),
-    edited("keys-as-values", KEYS_AS_VALUES, HEAD_ANSWER, ("weights @ v", "weights @ k")),
-    edited(
-        "queries-as-values",
-        "The queries are averaged in place of the values.",
-        HEAD_ANSWER,
-        ("weights @ v", "weights @ q"),
-    ),
-    edited(
-        "scores-of-the-input",
-        "The scores compare the input with itself: queries and keys are never used.",
-        HEAD_ANSWER,
-        ("q @ k.transpose(1, 2)", "x @ x.transpose(1, 2)"),
-    ),
-    edited(
-        "input-as-values",
-        "The input is averaged in place of the values.",
-        HEAD_ANSWER,
-        ("weights @ v", "weights @ x"),
-    ),
-    edited(
-        "weights-returned", "These are the weights: the values are still to be averaged.", HEAD_ANSWER, (" @ v", "")
-    ),
-    edited(
-        "queries-as-keys",
-        "The scores compare queries with queries: the keys are never used.",
-        HEAD_ANSWER,
-        ("q @ k.transpose", "q @ q.transpose"),
-    ),
-    edited(
-        "keys-viewed",
-        KEYS_VIEWED,
-        HEAD_ANSWER,
-        ("k.transpose(1, 2)", "k.reshape(k.shape[0], k.shape[2], -1)"),
-    ),
-    edited(
-        "hardmax",
-        "Each query reads its best key only: the weights are an argmax, not a softmax.",
-        HEAD_ANSWER,
-        (SOFTMAX, "F.one_hot(scores.argmax(dim=-1), x.shape[1]).to(v.dtype)"),
-    ),
-    edited(
-        "causal",
-        "The future is masked: in this exercise every position reads every other.",
-        HEAD_ANSWER,
-        (f"{WIDTH}**0.5", f"{WIDTH}**0.5 + torch.full_like(q @ k.mT, -math.inf).triu(1)"),
-    ),
-    edited(
-        "residual",
-        "The input or the values are added on top: return the weighted average alone.",
-        HEAD_ANSWER,
-        ("weights @ v", "weights @ v + v"),
-    ),
+    edited("scaled-after-softmax", HEAD_ANSWER, (f" / {WIDTH}**0.5", ""), (SOFTMAX, f"{SOFTMAX} / {WIDTH}**0.5")),
+    edited("softmax-over-everything", HEAD_ANSWER, (SOFTMAX, "scores.flatten(1).softmax(dim=-1).view_as(scores)")),
+    edited("weights-transposed", HEAD_ANSWER, ("weights @ v", "weights.transpose(1, 2) @ v")),
+    edited("keys-as-values", HEAD_ANSWER, ("weights @ v", "weights @ k")),
+    edited("queries-as-values", HEAD_ANSWER, ("weights @ v", "weights @ q")),
+    edited("scores-of-the-input", HEAD_ANSWER, ("q @ k.transpose(1, 2)", "x @ x.transpose(1, 2)")),
+    edited("input-as-values", HEAD_ANSWER, ("weights @ v", "weights @ x")),
+    edited("weights-returned", HEAD_ANSWER, (" @ v", "")),
+    edited("queries-as-keys", HEAD_ANSWER, ("q @ k.transpose", "q @ q.transpose")),
+    edited("keys-viewed", HEAD_ANSWER, ("k.transpose(1, 2)", "k.reshape(k.shape[0], k.shape[2], -1)")),
+    edited("hardmax", HEAD_ANSWER, (SOFTMAX, "F.one_hot(scores.argmax(dim=-1), x.shape[1]).to(v.dtype)")),
+    edited("causal", HEAD_ANSWER, (f"{WIDTH}**0.5", f"{WIDTH}**0.5 + torch.full_like(q @ k.mT, -math.inf).triu(1)")),
+    edited("residual", HEAD_ANSWER, ("weights @ v", "weights @ v + v")),
 )
 
 HEAD_SHAPES, HEAD_STYLE = "self-attention-check-shapes", "self-attention-check-style"
@@ -162,55 +101,42 @@ HEAD_MISBEHAVING = (
     overflowing_softmax(HEAD_ANSWER),
     edited(
         "ready-made-function",
-        READY_MADE,
         HEAD_ANSWER,
         ("return weights @ v", "return F.scaled_dot_product_attention(q, k, v)"),
+        hint="ready-made-attention",
     ),
     edited(
         "ready-made-layer",
-        READY_MADE,
         HEAD_ANSWER,
         (
             "return weights @ v",
             "attention = nn.MultiheadAttention(v.shape[-1], 1, batch_first=True)\n        return attention(q, k, v)[0]",
         ),
+        hint="ready-made-attention",
     ),
-    edited(
-        "one-layer-for-two",
-        "Give each of the three a layer of its own, with its own weight and bias.",
-        HEAD_ANSWER,
-        ("self.q = nn.Linear(input_size, hidden)", "self.q = self.k"),
-        fails=BOTH,
-    ),
+    edited("one-layer-for-two", HEAD_ANSWER, ("self.q = nn.Linear(input_size, hidden)", "self.q = self.k"), fails=BOTH),
     edited(
         "layer-sizes-swapped",
-        "The two sizes are swapped: nn.Linear takes the size in, then the size out.",
         HEAD_ANSWER,
         (K, "self.k = nn.Linear(hidden, input_size)"),
         fails=BOTH,
+        hint="sizes-swapped",
     ),
     edited(
         "layer-without-bias",
-        "The layer has no bias; nn.Linear has one unless you switch it off.",
         HEAD_ANSWER,
         (K, "self.k = nn.Linear(input_size, hidden, bias=False)"),
         fails=BOTH,
+        hint="parameters-without-bias",
     ),
     edited(
         "layer-misnamed",
-        "Make the three layers in __init__, each under its own name.",
         HEAD_ANSWER,
         (K, "self.key = nn.Linear(input_size, hidden)"),
         ("self.k(x)", "self.key(x)"),
         fails=BOTH,
     ),
-    edited(
-        "no-module",
-        "Derive your class from nn.Module.",
-        HEAD_ANSWER,
-        ("SelfAttention(nn.Module)", "SelfAttention"),
-        fails=BOTH,
-    ),
+    edited("no-module", HEAD_ANSWER, ("SelfAttention(nn.Module)", "SelfAttention"), fails=BOTH),
     *comment_mistakes(HEAD_ANSWER, "weights = scores.softmax(dim=-1)", "(b, n, n)", "(b, n, hidden)", HEAD_SHAPES),
     *style_mistakes(HEAD_ANSWER, "weights = scores", HEAD_STYLE),
 )

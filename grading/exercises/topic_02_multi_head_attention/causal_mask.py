@@ -6,7 +6,6 @@ import numpy as np
 
 from grading.judging.judge import values
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.engine.calling import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
 from transformer_lm.checks.topic_02_multi_head_attention.causal_mask import CAUSAL_MASK
 
 
@@ -28,98 +27,30 @@ def create_causal_mask(max_len):
 
 LOWER = ".tril()"
 ONES = "torch.ones(1, max_len, max_len, dtype=torch.bool)"
-OTHER_SIZE = "The mask has a row and a column {} for the longest sequence: both its axes have max_len entries."
 
 MASK_WRONG = (
-    edited(
-        "hides-diagonal",
-        "The diagonal is False: a position may read itself, and the first one would see nothing at all.",
-        MASK_ANSWER,
-        (LOWER, ".tril(diagonal=-1)"),
-    ),
-    edited(
-        "inverted",
-        "The mask is inverted: True means that a query may read a key, not that the key is hidden from it.",
-        MASK_ANSWER,
-        (LOWER, ".triu(diagonal=1)"),
-    ),
-    edited(
-        "wrong-triangle",
-        "The past is hidden and the future visible: rows are the queries that read, columns the keys they read.",
-        MASK_ANSWER,
-        (LOWER, ".triu()"),
-    ),
-    edited("all-visible", "Everything is visible: nothing hides the future.", MASK_ANSWER, (LOWER, "")),
-    edited("nothing-visible", "Nothing is visible: every entry is False.", MASK_ANSWER, ("torch.ones", "torch.zeros")),
-    edited(
-        "one-too-many",
-        "One position of the future is visible to each query: the triangle reaches a step too far.",
-        MASK_ANSWER,
-        (LOWER, ".tril(diagonal=1)"),
-    ),
-    edited(
-        "itself-only",
-        "Each position sees itself alone: what came before it is hidden too.",
-        MASK_ANSWER,
-        (ONES + LOWER, "torch.eye(max_len, dtype=torch.bool)[None]"),
-    ),
-    edited(
-        "one-step-back",
-        "Only the last two positions are visible: a query may read all that came before it, however far back.",
-        MASK_ANSWER,
-        (LOWER, ".tril().triu(diagonal=-1)"),
-    ),
-    edited(
-        "flipped",
-        "The triangle is mirrored: it follows the diagonal from the upper right, not the one from the upper left.",
-        MASK_ANSWER,
-        (LOWER, ".tril().flip(-1)"),
-    ),
-    edited(
-        "upside-down",
-        "The triangle stands on its head: the first query sees everything, the last one a single key.",
-        MASK_ANSWER,
-        (LOWER, ".tril().flip(1)"),
-    ),
-    edited(
-        "one-too-small",
-        OTHER_SIZE.format("too few"),
-        MASK_ANSWER,
-        (ONES, "torch.ones(1, max_len - 1, max_len - 1, dtype=torch.bool)"),
-    ),
-    edited(
-        "one-too-large",
-        OTHER_SIZE.format("too many"),
-        MASK_ANSWER,
-        (ONES, "torch.ones(1, max_len + 1, max_len + 1, dtype=torch.bool)"),
-    ),
-    edited(
-        "no-batch-axis",
-        "The first axis is missing, the one of size 1 that stands for every sequence of a batch.",
-        MASK_ANSWER,
-        ("1, max_len, max_len", "max_len, max_len"),
-    ),
-    edited(
-        "two-axes-too-many",
-        "There is an axis too many: one of size 1 for the batch, then queries, then keys.",
-        MASK_ANSWER,
-        ("1, max_len, max_len", "1, 1, max_len, max_len"),
-    ),
+    edited("hides-diagonal", MASK_ANSWER, (LOWER, ".tril(diagonal=-1)")),
+    edited("inverted", MASK_ANSWER, (LOWER, ".triu(diagonal=1)")),
+    edited("wrong-triangle", MASK_ANSWER, (LOWER, ".triu()")),
+    edited("all-visible", MASK_ANSWER, (LOWER, "")),
+    edited("nothing-visible", MASK_ANSWER, ("torch.ones", "torch.zeros")),
+    edited("one-too-many", MASK_ANSWER, (LOWER, ".tril(diagonal=1)")),
+    edited("itself-only", MASK_ANSWER, (ONES + LOWER, "torch.eye(max_len, dtype=torch.bool)[None]")),
+    edited("one-step-back", MASK_ANSWER, (LOWER, ".tril().triu(diagonal=-1)")),
+    edited("flipped", MASK_ANSWER, (LOWER, ".tril().flip(-1)")),
+    edited("upside-down", MASK_ANSWER, (LOWER, ".tril().flip(1)")),
+    edited("one-too-small", MASK_ANSWER, (ONES, "torch.ones(1, max_len - 1, max_len - 1, dtype=torch.bool)")),
+    edited("one-too-large", MASK_ANSWER, (ONES, "torch.ones(1, max_len + 1, max_len + 1, dtype=torch.bool)")),
+    edited("no-batch-axis", MASK_ANSWER, ("1, max_len, max_len", "max_len, max_len")),
+    edited("two-axes-too-many", MASK_ANSWER, ("1, max_len, max_len", "1, 1, max_len, max_len")),
     edited(
         "batch-axis-last",
-        "The axis of size 1 stands last: the batch comes first, as everywhere.",
         MASK_ANSWER,
         (ONES + LOWER, "torch.ones(max_len, max_len, dtype=torch.bool).tril()[:, :, None]"),
     ),
-    edited(
-        "batch-of-max-len",
-        "The first axis has max_len entries: one mask is enough for every sequence of a batch.",
-        MASK_ANSWER,
-        ("1, max_len, max_len", "max_len, max_len, max_len"),
-    ),
+    edited("batch-of-max-len", MASK_ANSWER, ("1, max_len, max_len", "max_len, max_len, max_len")),
 )
 
-NOT_BOOLEAN = "A mask is of True and False, dtype torch.bool: with numbers in it, `~visible` fails or turns odd."
 COUNTED = """\
 made = []
 
@@ -131,43 +62,33 @@ def create_causal_mask(max_len):
 """
 
 
-def remembering(name: str, hint: str, change: str) -> WrongAnswer:
+def remembering(name: str, change: str, hint: str = "") -> WrongAnswer:
     """Return the answer that remembers its first call and then does something else."""
-    return WrongAnswer(name, hint, COUNTED.format(change=change))
+    return WrongAnswer(name, COUNTED.format(change=change), hint=hint)
 
 
 MASK_MISBEHAVING = (
-    edited("of-floats", NOT_BOOLEAN, MASK_ANSWER, (", dtype=torch.bool", "")),
-    edited("of-whole-numbers", NOT_BOOLEAN, MASK_ANSWER, ("torch.bool", "torch.int64")),
-    edited("of-bytes", NOT_BOOLEAN, MASK_ANSWER, ("torch.bool", "torch.uint8")),
+    edited("of-floats", MASK_ANSWER, (", dtype=torch.bool", ""), hint="not-boolean"),
+    edited("of-whole-numbers", MASK_ANSWER, ("torch.bool", "torch.int64"), hint="not-boolean"),
+    edited("of-bytes", MASK_ANSWER, ("torch.bool", "torch.uint8"), hint="not-boolean"),
     edited(
         "to-be-added",
-        NOT_BOOLEAN,
         MASK_ANSWER,
         (ONES + LOWER, "torch.full((1, max_len, max_len), -math.inf).triu(diagonal=1)"),
+        hint="not-boolean",
     ),
     edited(
         "lower-triangle-of-infinity",
-        NOT_BOOLEAN,
         MASK_ANSWER,
         (ONES + LOWER, "torch.full((1, max_len, max_len), -math.inf).tril(diagonal=-1)"),
+        hint="not-boolean",
     ),
-    edited("fixed-size", OTHER_LENGTH, MASK_ANSWER, (ONES, "torch.ones(1, 5, 5, dtype=torch.bool)")),
-    edited(
-        "short-memory",
-        OTHER_LENGTH,
-        MASK_ANSWER,
-        (LOWER, ".tril().triu(diagonal=-8)"),
-    ),
-    remembering("kept-from-the-first-call", OTHER_LENGTH, "max_len = made[0]"),
-    remembering("differs-the-second-time", CALLED_AGAIN, "max_len -= len(made) - 1"),
-    remembering("fits-known-sizes", OTHER_SIZES, "max_len = min(max_len, 17)"),
-    edited(
-        "rows-as-lists",
-        "Return visible as one tensor.",
-        MASK_ANSWER,
-        (LOWER, ".tril().tolist()"),
-    ),
+    edited("fixed-size", MASK_ANSWER, (ONES, "torch.ones(1, 5, 5, dtype=torch.bool)"), hint="other-length"),
+    edited("short-memory", MASK_ANSWER, (LOWER, ".tril().triu(diagonal=-8)"), hint="other-length"),
+    remembering("kept-from-the-first-call", "max_len = made[0]", hint="other-length"),
+    remembering("differs-the-second-time", "max_len -= len(made) - 1", hint="called-again"),
+    remembering("fits-known-sizes", "max_len = min(max_len, 17)", hint="other-sizes"),
+    edited("rows-as-lists", MASK_ANSWER, (LOWER, ".tril().tolist()"), hint="not-a-tensor"),
 )
 
 MASK_RIGHT = {

@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from grading.judging.judge import values
 from grading.judging.mistakes import (
-    IN_PLACE,
     in_a_plain_list,
     loses_a_length_of_one,
     misbehaviours,
@@ -16,7 +15,6 @@ from grading.judging.mistakes import (
 )
 from grading.judging.properties import SEQUENCES_APART, input_matters
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.engine.calling import OTHER_SIZES
 from transformer_lm.checks.topic_02_multi_head_attention.decoder_block import DECODER_BLOCK
 
 NORMS = ("attention_norm", "mlp_norm")
@@ -92,144 +90,73 @@ READ = "x + self.attention(self.attention_norm(x))"
 THINK = "attended + self.mlp(self.mlp_norm(attended))"
 
 
-def wrong(name: str, hint: str, read: str = READ, think: str = THINK) -> WrongAnswer:
+def wrong(name: str, read: str = READ, think: str = THINK, hint: str = "") -> WrongAnswer:
     """Return the model answer with a mistake in one of its two lines."""
-    return edited(name, hint, MODEL_ANSWER, (READ, read), (THINK, think))
+    return edited(name, MODEL_ANSWER, (READ, read), (THINK, think), hint=hint)
 
 
 WRONG = (
-    wrong(
-        "no-residual",
-        "There is no residual: each part's output takes the place of its input, in place of being added to it.",
-        read="self.attention(self.attention_norm(x))",
-        think="self.mlp(self.mlp_norm(attended))",
-    ),
-    wrong(
-        "no-residual-around-attention",
-        "The residual around attention is missing: its output takes the place of x, in place of being added.",
-        read="self.attention(self.attention_norm(x))",
-    ),
-    wrong(
-        "no-residual-around-mlp",
-        "The residual around the MLP is missing: its output takes the place of its input, in place of being added.",
-        think="self.mlp(self.mlp_norm(attended))",
-    ),
+    wrong("no-residual", read="self.attention(self.attention_norm(x))", think="self.mlp(self.mlp_norm(attended))"),
+    wrong("no-residual-around-attention", read="self.attention(self.attention_norm(x))"),
+    wrong("no-residual-around-mlp", think="self.mlp(self.mlp_norm(attended))"),
     wrong(
         "residual-of-the-normalised",
-        "The normalised x is added: the residual goes around the norm too, from x as it came in.",
         read="self.attention_norm(x) + self.attention(self.attention_norm(x))",
         think="self.mlp_norm(attended) + self.mlp(self.mlp_norm(attended))",
     ),
     wrong(
         "residual-of-the-normalised-before-attention",
-        "Around attention the normalised x is added: the residual goes around the norm too.",
         read="self.attention_norm(x) + self.attention(self.attention_norm(x))",
     ),
-    wrong(
-        "residual-of-the-normalised-before-mlp",
-        "Around the MLP its normalised input is added: the residual goes around the norm too.",
-        think="self.mlp_norm(attended) + self.mlp(self.mlp_norm(attended))",
-    ),
-    wrong(
-        "input-added-again",
-        "The second residual adds x as it came into the block: what attention has found is lost.",
-        think="x + self.mlp(self.mlp_norm(attended))",
-    ),
-    wrong(
-        "residual-added-twice",
-        "The residual around attention is added once more at the end: it is part of the second one already.",
-        think="x + attended + self.mlp(self.mlp_norm(attended))",
-    ),
+    wrong("residual-of-the-normalised-before-mlp", think="self.mlp_norm(attended) + self.mlp(self.mlp_norm(attended))"),
+    wrong("input-added-again", think="x + self.mlp(self.mlp_norm(attended))"),
+    wrong("residual-added-twice", think="x + attended + self.mlp(self.mlp_norm(attended))"),
     wrong(
         "subtracted",
-        "The parts are subtracted: what they find should be added.",
         read="x - self.attention(self.attention_norm(x))",
         think="attended - self.mlp(self.mlp_norm(attended))",
     ),
     wrong(
         "averaged",
-        "Input and output of a part are averaged: add them, and do not halve.",
         read="(x + self.attention(self.attention_norm(x))) / 2",
         think="(attended + self.mlp(self.mlp_norm(attended))) / 2",
     ),
     wrong(
         "multiplied",
-        "Input and output of a part are multiplied: they should be added.",
         read="x * self.attention(self.attention_norm(x))",
         think="attended * self.mlp(self.mlp_norm(attended))",
     ),
     wrong(
         "post-norm",
-        "The norms come after the sums, as in the first transformers: here each comes before its part.",
         read="self.attention_norm(x + self.attention(x))",
         think="self.mlp_norm(attended + self.mlp(attended))",
     ),
     wrong(
         "norm-of-outputs",
-        "The norms are applied to what comes out of the parts: here they are for what goes in.",
         read="x + self.attention_norm(self.attention(x))",
         think="attended + self.mlp_norm(self.mlp(attended))",
     ),
-    wrong(
-        "no-norm",
-        "There is no norm: both parts get their input as it is.",
-        read="x + self.attention(x)",
-        think="attended + self.mlp(attended)",
-    ),
-    wrong(
-        "no-norm-before-attention",
-        "The norm before attention is missing.",
-        read="x + self.attention(x)",
-    ),
-    wrong(
-        "no-norm-before-mlp",
-        "The norm before the MLP is missing: each part has one of its own.",
-        think="attended + self.mlp(attended)",
-    ),
+    wrong("no-norm", read="x + self.attention(x)", think="attended + self.mlp(attended)"),
+    wrong("no-norm-before-attention", read="x + self.attention(x)"),
+    wrong("no-norm-before-mlp", think="attended + self.mlp(attended)"),
     wrong(
         "norms-swapped",
-        "The two norms are swapped: each part has one of its own, which learns its own weights.",
         read="x + self.attention(self.mlp_norm(x))",
         think="attended + self.mlp(self.attention_norm(attended))",
     ),
-    wrong(
-        "attention-norm-twice",
-        "The norm of attention is used before the MLP as well, which has one of its own.",
-        think="attended + self.mlp(self.attention_norm(attended))",
-    ),
-    wrong(
-        "mlp-norm-twice",
-        "The norm of the MLP is used before attention as well, which has one of its own.",
-        read="x + self.attention(self.mlp_norm(x))",
-    ),
-    wrong(
-        "norm-at-the-end",
-        "What comes out is normalised once more: a block ends with a sum.",
-        think="self.mlp_norm(attended + self.mlp(self.mlp_norm(attended)))",
-    ),
+    wrong("attention-norm-twice", think="attended + self.mlp(self.attention_norm(attended))"),
+    wrong("mlp-norm-twice", read="x + self.attention(self.mlp_norm(x))"),
+    wrong("norm-at-the-end", think="self.mlp_norm(attended + self.mlp(self.mlp_norm(attended)))"),
     wrong(
         "mlp-first",
-        "The MLP comes before attention: first positions read each other, then each thinks about what it has read.",
         read="x + self.mlp(self.mlp_norm(x))",
         think="attended + self.attention(self.attention_norm(attended))",
     ),
-    wrong(
-        "in-parallel",
-        "Attention and MLP both read x: the MLP should think about what attention has added.",
-        think="attended + self.mlp(self.mlp_norm(x))",
-    ),
-    wrong(
-        "mlp-reads-attention-alone",
-        "The MLP reads the output of attention alone: what comes in should be added to it first.",
-        think="attended + self.mlp(self.mlp_norm(attended - x))",
-    ),
-    wrong("no-attention", "Attention has no effect: positions do not read each other.", read="x"),
-    wrong("no-mlp", "The MLP has no effect: only attention adds something.", think="attended"),
-    wrong(
-        "attention-twice",
-        "Attention comes twice, and the MLP never.",
-        think="attended + self.attention(self.mlp_norm(attended))",
-    ),
+    wrong("in-parallel", think="attended + self.mlp(self.mlp_norm(x))"),
+    wrong("mlp-reads-attention-alone", think="attended + self.mlp(self.mlp_norm(attended - x))"),
+    wrong("no-attention", read="x"),
+    wrong("no-mlp", think="attended"),
+    wrong("attention-twice", think="attended + self.attention(self.mlp_norm(attended))"),
     no_epsilon(MODEL_ANSWER, "self.attention_norm(x)", "self.mlp_norm(attended)"),
 )
 
@@ -241,41 +168,31 @@ MISBEHAVING = (
     in_a_plain_list(MODEL_ANSWER, "mlp"),
     edited(
         "adds-to-its-input",
-        IN_PLACE,
         MODEL_ANSWER,
         (f"attended = {READ}", "x += self.attention(self.attention_norm(x))"),
         (THINK, "x + self.mlp(self.mlp_norm(x))"),
+        hint="changed-in-place",
     ),
     edited(
         "adds-to-what-the-norm-has-read",
-        IN_PLACE,
         MODEL_ANSWER,
         (f"return {THINK}", "attended += self.mlp(self.mlp_norm(attended))\n        return attended"),
+        hint="changed-in-place",
     ),
     edited(
         "forgets-the-residual-for-large-numbers",
-        OTHER_SIZES,
         MODEL_ANSWER,
         (READ, "x.clamp(-3, 3) + self.attention(self.attention_norm(x))"),
+        hint="other-sizes",
     ),
     edited(
         "a-norm-missing",
-        "Keep __init__ as it was given: the check puts weights of its own into the two norms that it makes.",
         MODEL_ANSWER,
         ("self.mlp_norm = nn.LayerNorm(hidden)", "self.mlp_norm = nn.Identity()"),
+        hint="not-the-given-norm",
     ),
-    edited(
-        "no-module",
-        "Derive your class from nn.Module, and give the check the class itself.",
-        MODEL_ANSWER,
-        ("(nn.Module)", ""),
-    ),
-    edited(
-        "nothing-returned",
-        "Return output as one tensor.",
-        MODEL_ANSWER,
-        (f"return {THINK}", THINK),
-    ),
+    edited("no-module", MODEL_ANSWER, ("(nn.Module)", ""), hint="not-a-module"),
+    edited("nothing-returned", MODEL_ANSWER, (f"return {THINK}", THINK), hint="not-a-tensor"),
 )
 
 FORWARDS = {

@@ -15,15 +15,10 @@ from grading.judging.mistakes import (
 )
 from grading.judging.properties import SEQUENCES_APART, input_matters
 from grading.judging.record import Arrays, Part, ValueRecord, dyadic, edited, softmax
-from transformer_lm.checks.engine.calling import OTHER_SIZES
-from transformer_lm.checks.engine.failure import NONE
-from transformer_lm.checks.engine.ready_made import READY_MADE
 from transformer_lm.checks.topic_02_multi_head_attention.masked_self_attention import (
-    MASK_MISFITS,
     MASKED_SELF_ATTENTION,
 )
 
-SHAPES = "Two shapes do not fit together there. Print the shape of each tensor just before that line."
 MASK_SIZE = LONGEST + 3  # larger than any case, so that only the upper left corner counts
 
 
@@ -75,136 +70,57 @@ FILL = "scores.masked_fill(~visible[:, :i, :j], -math.inf)"
 AVERAGE = "weights @ values"
 
 ATTENTION_WRONG = (
-    edited(
-        "mask-ignored",
-        "The mask has no effect: hidden keys are read like the others.",
-        ATTENTION_ANSWER,
-        ("if visible is not None:", "if False:"),
-    ),
-    edited(
-        "mask-inverted",
-        "The mask is inverted: True stands for a key that may be read, and yours are hidden.",
-        ATTENTION_ANSWER,
-        ("~visible", "visible"),
-    ),
+    edited("mask-ignored", ATTENTION_ANSWER, ("if visible is not None:", "if False:")),
+    edited("mask-inverted", ATTENTION_ANSWER, ("~visible", "visible")),
     edited(
         "mask-after-softmax",
-        "The mask comes after the softmax: hidden keys take their share first, and the rest sums to less than 1.",
         ATTENTION_ANSWER,
         (FILL, "scores"),
         (AVERAGE, f"(weights if visible is None else weights * {CORNER}) @ values"),
     ),
-    edited(
-        "masked-with-zero",
-        "Hidden scores are set to 0 before the softmax, but a score of 0 still gets weight: e to the 0 is 1.",
-        ATTENTION_ANSWER,
-        ("-math.inf", "0"),
-    ),
-    edited(
-        "masked-with-minus-one",
-        "Hidden scores are set to -1, which is no small score: the softmax still gives it weight.",
-        ATTENTION_ANSWER,
-        ("-math.inf", "-1"),
-    ),
-    edited(
-        "mask-added",
-        "The mask is added to the scores as the numbers 0 and 1: that hides nothing.",
-        ATTENTION_ANSWER,
-        (FILL, f"scores + {CORNER}"),
-    ),
-    edited(
-        "lower-right-corner",
-        "The mask is cut at its end: the part that belongs to these scores is the upper left corner.",
-        ATTENTION_ANSWER,
-        (CORNER, "visible[:, -i:, -j:]"),
-    ),
-    edited(
-        "mask-transposed",
-        "The mask is transposed: its rows belong to queries, its columns to keys, as in the scores.",
-        ATTENTION_ANSWER,
-        (CORNER, "visible.mT[:, :i, :j]"),
-    ),
-    edited(
-        "first-row-for-all",
-        "Every query gets the first row of the mask: each has a row of its own.",
-        ATTENTION_ANSWER,
-        (CORNER, "visible[:, :1, :j]"),
-    ),
-    edited(
-        "one-mask-for-all",
-        "Every sequence gets the mask of the first one: there may be one for each of them.",
-        ATTENTION_ANSWER,
-        (CORNER, "visible[:1, :i, :j]"),
-    ),
+    edited("masked-with-zero", ATTENTION_ANSWER, ("-math.inf", "0")),
+    edited("masked-with-minus-one", ATTENTION_ANSWER, ("-math.inf", "-1")),
+    edited("mask-added", ATTENTION_ANSWER, (FILL, f"scores + {CORNER}")),
+    edited("lower-right-corner", ATTENTION_ANSWER, (CORNER, "visible[:, -i:, -j:]")),
+    edited("mask-transposed", ATTENTION_ANSWER, (CORNER, "visible.mT[:, :i, :j]")),
+    edited("first-row-for-all", ATTENTION_ANSWER, (CORNER, "visible[:, :1, :j]")),
+    edited("one-mask-for-all", ATTENTION_ANSWER, (CORNER, "visible[:1, :i, :j]")),
     edited(
         "causal-instead",
-        "The future is hidden, whatever the mask says: it is `visible` that tells who may read what.",
         ATTENTION_ANSWER,
         (FILL, "scores.masked_fill(torch.ones(i, j, dtype=torch.bool).triu(1), -math.inf)"),
     ),
     edited(
         "always-causal",
-        "The future is hidden even without a mask: then every query reads every key.",
         ATTENTION_ANSWER,
         ("    if visible", "    scores = scores + torch.full((i, j), -math.inf).triu(1)\n    if visible"),
     ),
-    edited(
-        "masked-in-place",
-        "The scores are masked in place: the next call with the same scores still finds the mask in them.",
-        ATTENTION_ANSWER,
-        ("masked_fill", "masked_fill_"),
-    ),
+    edited("masked-in-place", ATTENTION_ANSWER, ("masked_fill", "masked_fill_")),
     *softmax_mistakes(ATTENTION_ANSWER),
-    edited(
-        "softmax-over-everything",
-        "The softmax runs over all scores of a sequence at once: each row of weights must sum to 1 by itself.",
-        ATTENTION_ANSWER,
-        (SOFTMAX, "scores.flatten(1).softmax(dim=-1).view_as(scores)"),
-    ),
-    edited(
-        "scaled-again",
-        "The scores are scaled once more by the root of the width: that was done when they were made.",
-        ATTENTION_ANSWER,
-        (SOFTMAX, "(scores / values.shape[-1] ** 0.5).softmax(dim=-1)"),
-    ),
-    edited(
-        "weights-returned",
-        "These are the weights: the values are still to be averaged.",
-        ATTENTION_ANSWER,
-        (AVERAGE, "weights"),
-    ),
-    edited(
-        "plain-average",
-        "All keys that a query sees get the same weight: the scores have no effect.",
-        ATTENTION_ANSWER,
-        (SOFTMAX, "(0 * scores).nan_to_num(nan=-math.inf).softmax(dim=-1)"),
-    ),
-    edited(
-        "hardmax",
-        "Each query reads its best key only: the weights are an argmax, not a softmax.",
-        ATTENTION_ANSWER,
-        (SOFTMAX, "F.one_hot(scores.argmax(dim=-1), j).to(values.dtype)"),
-    ),
+    edited("softmax-over-everything", ATTENTION_ANSWER, (SOFTMAX, "scores.flatten(1).softmax(dim=-1).view_as(scores)")),
+    edited("scaled-again", ATTENTION_ANSWER, (SOFTMAX, "(scores / values.shape[-1] ** 0.5).softmax(dim=-1)")),
+    edited("weights-returned", ATTENTION_ANSWER, (AVERAGE, "weights")),
+    edited("plain-average", ATTENTION_ANSWER, (SOFTMAX, "(0 * scores).nan_to_num(nan=-math.inf).softmax(dim=-1)")),
+    edited("hardmax", ATTENTION_ANSWER, (SOFTMAX, "F.one_hot(scores.argmax(dim=-1), j).to(values.dtype)")),
 )
 
 ATTENTION_MISBEHAVING = (
     *misbehaviours(ATTENTION_ANSWER, "self_attention", longer=(3, 17), calls=3),
     loses_a_length_of_one(ATTENTION_ANSWER, "self_attention"),
-    edited("mask-of-one-size", MASK_MISFITS, ATTENTION_ANSWER, (CORNER, "visible")),
-    edited("mask-cut-to-the-queries", MASK_MISFITS, ATTENTION_ANSWER, (CORNER, "visible[:, :i, :i]")),
-    edited("mask-cut-to-the-keys", MASK_MISFITS, ATTENTION_ANSWER, (CORNER, "visible[:, :j, :j]")),
+    edited("mask-of-one-size", ATTENTION_ANSWER, (CORNER, "visible"), hint="mask-does-not-fit"),
+    edited("mask-cut-to-the-queries", ATTENTION_ANSWER, (CORNER, "visible[:, :i, :i]"), hint="mask-does-not-fit"),
+    edited("mask-cut-to-the-keys", ATTENTION_ANSWER, (CORNER, "visible[:, :j, :j]"), hint="mask-does-not-fit"),
     edited(
         "mask-for-each-needed",
-        SHAPES,
         ATTENTION_ANSWER,
         (FILL, "torch.stack([scores[s].masked_fill(~visible[s, :i, :j], -math.inf) for s in range(b)])"),
+        hint="shapes-do-not-fit",
     ),
-    edited("mask-needed", NONE, ATTENTION_ANSWER, ("if visible is not None:", "if True:")),
-    edited("masked-with-minus-fifty", OTHER_SIZES, ATTENTION_ANSWER, ("-math.inf", "-50")),
+    edited("mask-needed", ATTENTION_ANSWER, ("if visible is not None:", "if True:"), hint="something-is-none"),
+    edited("masked-with-minus-fifty", ATTENTION_ANSWER, ("-math.inf", "-50"), hint="other-sizes"),
     overflowing_softmax(ATTENTION_ANSWER),
     edited(
         "ready-made",
-        READY_MADE,
         ATTENTION_ANSWER,
         (
             "    if visible",
@@ -212,6 +128,7 @@ ATTENTION_MISBEHAVING = (
             "        return F.scaled_dot_product_attention(scores, torch.eye(j).expand(b, j, j), values, scale=1)\n"
             "    if visible",
         ),
+        hint="ready-made-attention",
     ),
 )
 
@@ -309,7 +226,7 @@ def self_attention(values, scores, visible=None):
 
 MASKED_SELF_ATTENTION_RECORD = ValueRecord(
     public=MASKED_SELF_ATTENTION,
-    title="Attention that keeps to a mask",
+    title="Attention with a mask",
     defines="self_attention",
     parts=(Part("masked-self-attention-check", 2, values),),
     properties=(SEQUENCES_APART, input_matters("output", "output_masked", "output_masked_apart")),

@@ -12,9 +12,6 @@ from grading.isolation.answers import Answer
 from grading.judging.form import shape_comments, style
 from grading.judging.judge import Tolerances, failure_told, of_the_right_shape, part_values, right, values
 from grading.judging.mistakes import (
-    ERROR,
-    KEYS_AS_VALUES,
-    SCALED_BY_LENGTH,
     SOFTMAX,
     comment_mistakes,
     loses_a_length_of_one,
@@ -28,11 +25,8 @@ from grading.judging.mistakes import (
 )
 from grading.judging.properties import SEQUENCES_APART, ignores_the_future, input_matters, rows_sum_to_one
 from grading.judging.record import Arrays, Part, ValueRecord, dyadic, edited, softmax
-from transformer_lm.checks.engine.calling import OTHER_SIZES
-from transformer_lm.checks.engine.ready_made import READY_MADE
 from transformer_lm.checks.engine.verdict import Mark
 from transformer_lm.checks.topic_02_multi_head_attention.multi_head_attention import (
-    HALVED,
     MULTI_HEAD_ATTENTION,
     MULTI_HEAD_DROPOUT,
     compare_half,
@@ -237,30 +231,14 @@ MIX = "self.mix(att)"
 FILL = "scores.masked_fill(future, -math.inf)"
 DROPPED = "self.dropout(probs) @ v"
 START = "b, n, _ = x.shape\n        k, q, v"
-NO_MIXING = "The mixing layer is missing: nothing combines the heads."
-NO_MASK = "The mask has no effect: with causal=True positions still read the future."
-DIAGONAL = "The mask hides the diagonal: a position may read itself and what came before."
 
 WRONG = (
     *score_mistakes(MODEL_ANSWER, "self.head_size", fails=(SCORES,)),
     *softmax_mistakes(MODEL_ANSWER),
-    edited(
-        "scaled-by-hidden",
-        "The scores are scaled by the width of all heads together; each dot product runs over one head only.",
-        MODEL_ANSWER,
-        ("self.head_size**0.5", "self.mix.in_features**0.5"),
-        fails=(SCORES,),
-    ),
-    edited(
-        "scaled-by-heads",
-        "The scores are scaled by the number of heads; what matters is how wide each of them is.",
-        MODEL_ANSWER,
-        ("self.head_size**0.5", "self.num_heads**0.5"),
-        fails=(SCORES,),
-    ),
+    edited("scaled-by-hidden", MODEL_ANSWER, ("self.head_size**0.5", "self.mix.in_features**0.5"), fails=(SCORES,)),
+    edited("scaled-by-heads", MODEL_ANSWER, ("self.head_size**0.5", "self.num_heads**0.5"), fails=(SCORES,)),
     edited(
         "softmax-over-heads",
-        "The softmax runs over the heads of a sequence, so heads compete with each other. Which axis holds the keys?",
         MODEL_ANSWER,
         (SOFTMAX, "scores.view(b, self.num_heads, n, n).softmax(dim=1).flatten(0, 1)"),
     ),
@@ -269,7 +247,6 @@ WRONG = (
     ),
     edited(
         "all-three-split-together",
-        "Keys, queries and values are joined and then split into heads: a head gets parts of one or two of them.",
         MODEL_ANSWER,
         (
             "k, q, v = self.split(self.k(x)), self.split(self.q(x)), self.split(self.v(x))",
@@ -280,167 +257,78 @@ WRONG = (
     ),
     edited(
         "another-mixing-layer",
-        "The heads go through a layer of your own: the one that mixes them is self.mix.",
         MODEL_ANSWER,
         ("self.num_heads = num_heads\n", "self.num_heads = num_heads\n        self.proj = nn.Linear(hidden, hidden)\n"),
         ("self.mix(att)", "self.proj(att)"),
         fails=(MIXING,),
     ),
-    edited(
-        "split-by-view",
-        "The heads are split by view or reshape alone: the numbers of one head now come from several positions.",
-        MODEL_ANSWER,
-        (SPLIT, "x.view(b, self.num_heads, n, self.head_size)"),
-        fails=(SCORES,),
-    ),
+    edited("split-by-view", MODEL_ANSWER, (SPLIT, "x.view(b, self.num_heads, n, self.head_size)"), fails=(SCORES,)),
     edited(
         "split-interleaved",
-        "The heads are interleaved: each must be a block of neighbouring features.",
         MODEL_ANSWER,
         (SPLIT, "x.view(b, n, self.head_size, self.num_heads).permute(0, 3, 1, 2)"),
         fails=(SCORES,),
     ),
-    edited(
-        "merged-without-transpose",
-        "The heads are merged without being transposed back: each output holds numbers of several positions.",
-        MODEL_ANSWER,
-        (".transpose(1, 2).reshape(b, n, -1)", ".reshape(b, n, -1)"),
-    ),
+    edited("merged-without-transpose", MODEL_ANSWER, (".transpose(1, 2).reshape(b, n, -1)", ".reshape(b, n, -1)")),
     edited(
         "merged-interleaved",
-        "The heads are merged number by number: head after head must stand side by side.",
         MODEL_ANSWER,
         (".transpose(1, 2).reshape(b, n, -1)", ".permute(0, 2, 3, 1).reshape(b, n, -1)"),
     ),
     edited(
         "heads-before-batch",
-        "Batch and heads are folded together in the wrong order and come apart mixed up.",
         MODEL_ANSWER,
         (SPLIT, "x.view(b, n, self.num_heads, self.head_size).permute(2, 0, 1, 3)"),
         fails=(SCORES,),
     ),
-    edited("no-mixing", NO_MIXING, MODEL_ANSWER, (MIX, "att")),
-    edited(
-        "no-mixing-bias", "The bias of the mixing layer is missing.", MODEL_ANSWER, (MIX, "att @ self.mix.weight.T")
-    ),
-    edited("keys-as-values", KEYS_AS_VALUES, MODEL_ANSWER, ("self.dropout(probs) @ v", "self.dropout(probs) @ k")),
-    edited(
-        "no-mask",
-        NO_MASK,
-        MODEL_ANSWER,
-        ("if self.causal:", "if False:"),
-        fails=(MASK,),
-    ),
-    edited(
-        "always-masked",
-        "The mask is always applied: without causal=True every position reads every other.",
-        MODEL_ANSWER,
-        ("if self.causal:", "if True:"),
-        fails=(MASK,),
-    ),
-    edited("mask-hides-diagonal", DIAGONAL, MODEL_ANSWER, ("diagonal=1", "diagonal=0"), fails=(MASK,)),
+    edited("no-mixing", MODEL_ANSWER, (MIX, "att")),
+    edited("no-mixing-bias", MODEL_ANSWER, (MIX, "att @ self.mix.weight.T")),
+    edited("keys-as-values", MODEL_ANSWER, ("self.dropout(probs) @ v", "self.dropout(probs) @ k")),
+    edited("no-mask", MODEL_ANSWER, ("if self.causal:", "if False:"), fails=(MASK,)),
+    edited("always-masked", MODEL_ANSWER, ("if self.causal:", "if True:"), fails=(MASK,)),
+    edited("mask-hides-diagonal", MODEL_ANSWER, ("diagonal=1", "diagonal=0"), fails=(MASK,)),
     edited(
         "mask-hides-diagonal-finite",
-        DIAGONAL,
         MODEL_ANSWER,
         ("diagonal=1", "diagonal=0"),
         ("-math.inf", "-1e9"),
         fails=(MASK,),
+        hint="mask-hides-diagonal",
     ),
-    edited(
-        "mask-one-too-many",
-        "The mask leaves one position of the future visible.",
-        MODEL_ANSWER,
-        ("diagonal=1", "diagonal=2"),
-        fails=(MASK,),
-    ),
-    edited(
-        "mask-wrong-triangle",
-        "The mask hides the past and shows the future: it is on the wrong triangle.",
-        MODEL_ANSWER,
-        (".triu(diagonal=1)", ".tril(diagonal=-1)"),
-        fails=(MASK,),
-    ),
-    edited(
-        "mask-inverted",
-        "The mask is inverted: what it hides should be seen, and what it shows should be hidden.",
-        MODEL_ANSWER,
-        (FILL, "scores.masked_fill(~future, -math.inf)"),
-        fails=(MASK,),
-    ),
+    edited("mask-one-too-many", MODEL_ANSWER, ("diagonal=1", "diagonal=2"), fails=(MASK,)),
+    edited("mask-wrong-triangle", MODEL_ANSWER, (".triu(diagonal=1)", ".tril(diagonal=-1)"), fails=(MASK,)),
+    edited("mask-inverted", MODEL_ANSWER, (FILL, "scores.masked_fill(~future, -math.inf)"), fails=(MASK,)),
     edited(
         "mask-after-softmax",
-        "The mask comes after the softmax: the future takes its share first, and the rows no longer sum to 1.",
         MODEL_ANSWER,
         (FILL, "scores"),
         (SOFTMAX, f"{SOFTMAX}.masked_fill(future, 0) if self.causal else {SOFTMAX}"),
         fails=(MASK,),
     ),
-    edited(
-        "masked-with-zero",
-        "Masked scores are set to 0 before the softmax, but a score of 0 still gets weight: e to the 0 is 1.",
-        MODEL_ANSWER,
-        ("-math.inf", "0"),
-        fails=(MASK,),
-    ),
+    edited("masked-with-zero", MODEL_ANSWER, ("-math.inf", "0"), fails=(MASK,)),
     edited(
         "masked-by-value",
-        "The mask is found from the values of the scores: it must depend on positions alone.",
         MODEL_ANSWER,
         (FILL, "scores.masked_fill(torch.triu(scores, diagonal=1) != 0, -math.inf)"),
         fails=(MASK,),
     ),
     edited(
         "positions-replace-input",
-        "Something that depends on positions alone replaces the input: add it, or what stands there is lost.",
         MODEL_ANSWER,
         (
             START,
-            START.replace(
-                "k, q, v",
-                "x = torch.linspace(-2, 2, n).to(x)[None, :, None].expand_as(x)\n        k, q, v",
-            ),
+            START.replace("k, q, v", "x = torch.linspace(-2, 2, n).to(x)[None, :, None].expand_as(x)\n        k, q, v"),
         ),
         fails=(SCORES,),
     ),
+    edited("no-dropout", MODEL_ANSWER, (DROPPED, "probs @ v")),
     edited(
-        "no-dropout",
-        "Dropout is never applied: in train mode some of the weights must be dropped.",
-        MODEL_ANSWER,
-        (DROPPED, "probs @ v"),
+        "dropout-on-scores", MODEL_ANSWER, (SOFTMAX, "self.dropout(scores).softmax(dim=-1)"), (DROPPED, "probs @ v")
     ),
-    edited(
-        "dropout-on-scores",
-        "Dropout is applied to the scores: a score of 0 still gets weight. Drop weights.",
-        MODEL_ANSWER,
-        (SOFTMAX, "self.dropout(scores).softmax(dim=-1)"),
-        (DROPPED, "probs @ v"),
-    ),
-    edited(
-        "dropout-after-mixing",
-        "Dropout is applied to the mixed output: here it belongs to the weights.",
-        MODEL_ANSWER,
-        (MIX, f"self.dropout({MIX})"),
-        (DROPPED, "probs @ v"),
-    ),
-    edited(
-        "dropout-in-eval-mode",
-        "Dropout is active in eval mode too: F.dropout must be told the mode, nn.Dropout knows it.",
-        MODEL_ANSWER,
-        (DROPPED, "F.dropout(probs, self.dropout.p) @ v"),
-    ),
-    edited(
-        "weights-not-flattened",
-        "Batch and heads are two axes of the weights; they must be one, sequence by sequence.",
-        MODEL_ANSWER,
-        ("(att, probs) if", "(att, probs.view(b, self.num_heads, n, n)) if"),
-    ),
-    edited(
-        "scores-for-weights",
-        "These are the scores before the softmax, not the weights.",
-        MODEL_ANSWER,
-        ("(att, probs) if", "(att, scores) if"),
-    ),
+    edited("dropout-after-mixing", MODEL_ANSWER, (MIX, f"self.dropout({MIX})"), (DROPPED, "probs @ v")),
+    edited("dropout-in-eval-mode", MODEL_ANSWER, (DROPPED, "F.dropout(probs, self.dropout.p) @ v")),
+    edited("weights-not-flattened", MODEL_ANSWER, ("(att, probs) if", "(att, probs.view(b, self.num_heads, n, n)) if")),
+    edited("scores-for-weights", MODEL_ANSWER, ("(att, probs) if", "(att, scores) if")),
 )
 
 # Two mistakes, and errors, cost points only in the parts that they are about.
@@ -450,24 +338,24 @@ MASKED = "if self.causal:"
 UNMIXED = (MIX, "att")
 UNFLATTENED = (RETURNED, "(att, probs.view(b, self.num_heads, n, n)) if")
 PARTLY_RIGHT = tuple(
-    edited(name, hint, MODEL_ANSWER, *edits, fails=fails)
+    edited(name, MODEL_ANSWER, *edits, fails=fails, hint=hint)
     for name, hint, fails, *edits in (
-        ("no-mixing-four-axes", NO_MIXING, (MIXING,), UNMIXED, UNFLATTENED),
-        ("no-mixing-heads-first", NO_MIXING, (MIXING,), UNMIXED, (RETURNED, f"(att, {HEADS_FIRST}) if")),
-        ("no-mixing-transposed", NO_MIXING, (MIXING,), UNMIXED, (RETURNED, "(att, probs.mT) if")),
-        ("no-mixing-no-mask", NO_MIXING, (MASK, MIXING), UNMIXED, (MASKED, "if False:")),
-        ("no-mixing-always-masked", NO_MIXING, (MASK, MIXING), UNMIXED, (MASKED, "if True:")),
-        ("four-axes-no-mask", NO_MASK, (MASK, MIXING), UNFLATTENED, (MASKED, "if False:")),
+        ("no-mixing-four-axes", "no-mixing", (MIXING,), UNMIXED, UNFLATTENED),
+        ("no-mixing-heads-first", "no-mixing", (MIXING,), UNMIXED, (RETURNED, f"(att, {HEADS_FIRST}) if")),
+        ("no-mixing-transposed", "no-mixing", (MIXING,), UNMIXED, (RETURNED, "(att, probs.mT) if")),
+        ("no-mixing-no-mask", "no-mixing", (MASK, MIXING), UNMIXED, (MASKED, "if False:")),
+        ("no-mixing-always-masked", "no-mixing", (MASK, MIXING), UNMIXED, (MASKED, "if True:")),
+        ("four-axes-no-mask", "no-mask", (MASK, MIXING), UNFLATTENED, (MASKED, "if False:")),
         (
             "by-length-hides-diagonal",
-            SCALED_BY_LENGTH,
+            "scaled-by-length",
             (SCORES, MASK),
             ("self.head_size**0.5", "n**0.5"),
             ("diagonal=1", "diagonal=0"),
         ),
-        ("mask-raises", "Two shapes do not fit", (MASK,), (FILL, "scores.masked_fill(future[1:], -math.inf)")),
-        ("weights-raise", ERROR, (MIXING,), (RETURNED, "(att, weights) if")),
-        ("weights-always", "Return output", (MIXING,), (f"{RETURNED} return_attention else att", "att, probs")),
+        ("mask-raises", "shapes-do-not-fit", (MASK,), (FILL, "scores.masked_fill(future[1:], -math.inf)")),
+        ("weights-raise", "raises", (MIXING,), (RETURNED, "(att, weights) if")),
+        ("weights-always", "not-a-tensor", (MIXING,), (f"{RETURNED} return_attention else att", "att, probs")),
     )
 )
 
@@ -479,9 +367,9 @@ MISBEHAVING = (
     only_in_training(MODEL_ANSWER, "MultiHeadSelfAttention.forward", (SCORES, MASK, MIXING)),
     loses_a_length_of_one(MODEL_ANSWER, "MultiHeadSelfAttention.forward"),
     overflowing_softmax(MODEL_ANSWER, fails=(SCORES, MASK, MIXING)),
-    edited("masked-with-minus-a-hundred", OTHER_SIZES, MODEL_ANSWER, ("-math.inf", "-100"), fails=(MASK,)),
+    edited("masked-with-minus-a-hundred", MODEL_ANSWER, ("-math.inf", "-100"), fails=(MASK,), hint="other-sizes"),
     *(
-        edited(name, HALVED, MODEL_ANSWER, *edits)
+        edited(name, MODEL_ANSWER, *edits, hint="not-halved")
         for name, edits in {
             "dropout-on-heads": [(DROPPED, "self.dropout(probs @ v)")],
             "dropout-on-values": [(DROPPED, "probs @ self.dropout(v)")],
@@ -495,10 +383,10 @@ MISBEHAVING = (
     ),
     edited(
         "ready-made-function",
-        READY_MADE,
         MODEL_ANSWER,
         ("heads = self.dropout(probs) @ v", "heads = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)"),
         fails=(SCORES, MASK, MIXING),
+        hint="ready-made-attention",
     ),
     *comment_mistakes(MODEL_ANSWER, "probs = scores.softmax(dim=-1)", "(b * h, n, n)", "(b, h, n, n)", SHAPES),
     *style_mistakes(MODEL_ANSWER, "heads = self", STYLE),

@@ -5,13 +5,11 @@ import random
 
 import numpy as np
 
-from grading.exercises.topic_02_multi_head_attention.masked_self_attention import SHAPES, draw_visible
+from grading.exercises.topic_02_multi_head_attention.masked_self_attention import draw_visible
 from grading.judging.judge import values
 from grading.judging.mistakes import loses_a_length_of_one, misbehaviours
 from grading.judging.properties import SEQUENCES_APART, input_matters
 from grading.judging.record import Arrays, Part, ValueRecord, dyadic, edited, softmax
-from transformer_lm.checks.engine.calling import OTHER_SIZES
-from transformer_lm.checks.engine.ready_made import READY_MADE
 from transformer_lm.checks.topic_02_multi_head_attention.multi_head_attention_layer import MULTI_HEAD_ATTENTION_LAYER
 
 
@@ -65,114 +63,27 @@ def multi_head_attention_layer(x, kqv_parameters, visible=None):
 SIDE_BY_SIDE = "torch.cat(heads, dim=-1)"
 EACH_HEAD = "self_attention_layer(x, parameters, visible) for parameters in kqv_parameters"
 THREE = "keys, queries, values ="
-RECUT = "The heads are brought into shape by view or reshape alone, which mixes up {}."
 
 LAYER_WRONG = (
-    edited(
-        "joined-over-positions",
-        "The heads are joined one after the other in time: they must stand side by side at each position.",
-        LAYER_ANSWER,
-        (SIDE_BY_SIDE, "torch.cat(heads, dim=1)"),
-    ),
-    edited(
-        "joined-over-batch",
-        "The heads are joined along the batch: each must add features, not sequences.",
-        LAYER_ANSWER,
-        (SIDE_BY_SIDE, "torch.cat(heads, dim=0)"),
-    ),
-    edited(
-        "summed",
-        "The heads are summed: what each has found can no longer be told apart.",
-        LAYER_ANSWER,
-        (SIDE_BY_SIDE, "torch.stack(heads).sum(dim=0)"),
-    ),
-    edited(
-        "averaged",
-        "The heads are averaged: what each has found can no longer be told apart.",
-        LAYER_ANSWER,
-        (SIDE_BY_SIDE, "torch.stack(heads).mean(dim=0)"),
-    ),
-    edited(
-        "stacked",
-        "The heads have an axis of their own: they and their features must share the last one.",
-        LAYER_ANSWER,
-        (SIDE_BY_SIDE, "torch.stack(heads, dim=2)"),
-    ),
-    edited(
-        "stacked-in-front",
-        "The heads have an axis of their own in front: they and their features must share the last one.",
-        LAYER_ANSWER,
-        (SIDE_BY_SIDE, "torch.stack(heads)"),
-    ),
-    edited(
-        "interleaved",
-        "The heads are interleaved number by number: each must be a block of neighbouring features.",
-        LAYER_ANSWER,
-        (SIDE_BY_SIDE, "torch.stack(heads, dim=-1).flatten(2)"),
-    ),
-    edited(
-        "recut-over-batch",
-        RECUT.format("sequences, positions and heads"),
-        LAYER_ANSWER,
-        (SIDE_BY_SIDE, "torch.stack(heads).view(*x.shape[:2], -1)"),
-    ),
-    edited(
-        "recut-over-positions",
-        RECUT.format("positions and heads of a sequence"),
-        LAYER_ANSWER,
-        (SIDE_BY_SIDE, "torch.stack(heads, dim=1).reshape(*x.shape[:2], -1)"),
-    ),
-    edited(
-        "reversed",
-        "The heads stand in reverse: head 0 comes first.",
-        LAYER_ANSWER,
-        (SIDE_BY_SIDE, "torch.cat(heads[::-1], dim=-1)"),
-    ),
-    edited(
-        "first-head-for-all",
-        "Every head computes the same, with the parameters of the first one.",
-        LAYER_ANSWER,
-        ("x, parameters, visible", "x, kqv_parameters[0], visible"),
-    ),
-    edited(
-        "last-head-for-all",
-        "Every head computes the same, with the parameters of the last one.",
-        LAYER_ANSWER,
-        ("x, parameters, visible", "x, kqv_parameters[-1], visible"),
-    ),
-    edited(
-        "first-head-only",
-        "Only the first head comes back: is there a `return` inside the loop?",
-        LAYER_ANSWER,
-        (SIDE_BY_SIDE, "heads[0]"),
-    ),
-    edited(
-        "last-head-only",
-        "Only the last head comes back: the others are overwritten on the way.",
-        LAYER_ANSWER,
-        (SIDE_BY_SIDE, "heads[-1]"),
-    ),
-    edited(
-        "first-head-missing",
-        "The first head is missing: counting starts at 0.",
-        LAYER_ANSWER,
-        ("in kqv_parameters]", "in kqv_parameters[1:]]"),
-    ),
-    edited(
-        "last-head-missing",
-        "The last head is missing: does your loop end too early?",
-        LAYER_ANSWER,
-        ("in kqv_parameters]", "in kqv_parameters[:-1]]"),
-    ),
-    edited(
-        "no-mask",
-        "The mask is not passed on to the heads: hidden keys are read like the others.",
-        LAYER_ANSWER,
-        ("x, parameters, visible) for", "x, parameters) for"),
-    ),
+    edited("joined-over-positions", LAYER_ANSWER, (SIDE_BY_SIDE, "torch.cat(heads, dim=1)")),
+    edited("joined-over-batch", LAYER_ANSWER, (SIDE_BY_SIDE, "torch.cat(heads, dim=0)")),
+    edited("summed", LAYER_ANSWER, (SIDE_BY_SIDE, "torch.stack(heads).sum(dim=0)")),
+    edited("averaged", LAYER_ANSWER, (SIDE_BY_SIDE, "torch.stack(heads).mean(dim=0)")),
+    edited("stacked", LAYER_ANSWER, (SIDE_BY_SIDE, "torch.stack(heads, dim=2)")),
+    edited("stacked-in-front", LAYER_ANSWER, (SIDE_BY_SIDE, "torch.stack(heads)")),
+    edited("interleaved", LAYER_ANSWER, (SIDE_BY_SIDE, "torch.stack(heads, dim=-1).flatten(2)")),
+    edited("recut-over-batch", LAYER_ANSWER, (SIDE_BY_SIDE, "torch.stack(heads).view(*x.shape[:2], -1)")),
+    edited("recut-over-positions", LAYER_ANSWER, (SIDE_BY_SIDE, "torch.stack(heads, dim=1).reshape(*x.shape[:2], -1)")),
+    edited("reversed", LAYER_ANSWER, (SIDE_BY_SIDE, "torch.cat(heads[::-1], dim=-1)")),
+    edited("first-head-for-all", LAYER_ANSWER, ("x, parameters, visible", "x, kqv_parameters[0], visible")),
+    edited("last-head-for-all", LAYER_ANSWER, ("x, parameters, visible", "x, kqv_parameters[-1], visible")),
+    edited("first-head-only", LAYER_ANSWER, (SIDE_BY_SIDE, "heads[0]")),
+    edited("last-head-only", LAYER_ANSWER, (SIDE_BY_SIDE, "heads[-1]")),
+    edited("first-head-missing", LAYER_ANSWER, ("in kqv_parameters]", "in kqv_parameters[1:]]")),
+    edited("last-head-missing", LAYER_ANSWER, ("in kqv_parameters]", "in kqv_parameters[:-1]]")),
+    edited("no-mask", LAYER_ANSWER, ("x, parameters, visible) for", "x, parameters) for")),
     edited(
         "mask-for-the-first-only",
-        "Only the first head gets the mask: it holds for all of them.",
         LAYER_ANSWER,
         (
             EACH_HEAD,
@@ -182,7 +93,6 @@ LAYER_WRONG = (
     ),
     edited(
         "mask-for-the-last-only",
-        "Only the last head gets the mask: it holds for all of them.",
         LAYER_ANSWER,
         (
             EACH_HEAD,
@@ -190,24 +100,9 @@ LAYER_WRONG = (
             "for parameters in kqv_parameters",
         ),
     ),
-    edited(
-        "queries-as-keys",
-        "Queries and keys are swapped: the layer of a head makes the key first, then the query, then the value.",
-        LAYER_ANSWER,
-        (THREE, "queries, keys, values ="),
-    ),
-    edited(
-        "values-as-keys",
-        "Values and keys are swapped: the layer of a head makes the key first, then the query, then the value.",
-        LAYER_ANSWER,
-        (THREE, "values, queries, keys ="),
-    ),
-    edited(
-        "values-as-queries",
-        "Values and queries are swapped: the layer of a head makes the key first, then the query, then the value.",
-        LAYER_ANSWER,
-        (THREE, "keys, values, queries ="),
-    ),
+    edited("queries-as-keys", LAYER_ANSWER, (THREE, "queries, keys, values =")),
+    edited("values-as-keys", LAYER_ANSWER, (THREE, "values, queries, keys =")),
+    edited("values-as-queries", LAYER_ANSWER, (THREE, "keys, values, queries =")),
 )
 
 LAYER_MISBEHAVING = (
@@ -215,7 +110,6 @@ LAYER_MISBEHAVING = (
     loses_a_length_of_one(LAYER_ANSWER, "multi_head_attention_layer"),
     edited(
         "heads-in-a-chain",
-        SHAPES,
         LAYER_ANSWER,
         (
             "    heads = ",
@@ -224,19 +118,20 @@ LAYER_MISBEHAVING = (
             "    return x\n"
             "    heads = ",
         ),
+        hint="shapes-do-not-fit",
     ),
     edited(
         "fixed-number-of-heads",
-        OTHER_SIZES,
         LAYER_ANSWER,
         (EACH_HEAD, "self_attention_layer(x, kqv_parameters[head], visible) for head in range(5)"),
+        hint="other-sizes",
     ),
-    edited("list-of-heads", "Return output as one tensor.", LAYER_ANSWER, (SIDE_BY_SIDE, "heads")),
+    edited("list-of-heads", LAYER_ANSWER, (SIDE_BY_SIDE, "heads"), hint="not-a-tensor"),
     edited(
         "ready-made",
-        READY_MADE,
         LAYER_ANSWER,
         ("return scores.softmax(dim=-1) @ values", "return F.scaled_dot_product_attention(queries, keys, values)"),
+        hint="ready-made-attention",
     ),
 )
 

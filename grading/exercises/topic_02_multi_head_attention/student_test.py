@@ -16,39 +16,64 @@ def test_attention_scores(attention_scores):
 
 COMPARES = "    assert torch.allclose(scores, expected)\n"
 SHAPES = "    assert scores.shape == (2, 2, 3)\n"
-PRINTS = "Your test prints and lets everything pass: only an `assert` that is not true makes it fail."
-RETURNS = "Your test returns its verdict, which nobody reads: only an `assert` that is not true makes it fail."
-PASSES = "Your test passes whatever the function computes: assert that its numbers are those you expect."
-FAILS = "it fails for the right version: "
 
 MISBEHAVING = (
-    edited("always-passes", PASSES, MODEL_ANSWER, (SHAPES + COMPARES, "")),
-    edited("prints", PRINTS, MODEL_ANSWER, (SHAPES + COMPARES, "    print(torch.allclose(scores, expected))\n")),
-    edited("returns", RETURNS, MODEL_ANSWER, (SHAPES + COMPARES, "    return torch.equal(scores, expected)\n")),
+    edited("always-passes", MODEL_ANSWER, (SHAPES + COMPARES, ""), hint="test-passes-always"),
+    edited(
+        "prints", MODEL_ANSWER, (SHAPES + COMPARES, "    print(torch.allclose(scores, expected))\n"), hint="test-prints"
+    ),
+    edited(
+        "returns", MODEL_ANSWER, (SHAPES + COMPARES, "    return torch.equal(scores, expected)\n"), hint="test-returns"
+    ),
     WrongAnswer(
-        "never-calls",
-        "Your test never calls the function that it is given: call attention_scores by its argument.",
-        "def test_attention_scores(attention_scores):\n    assert True\n",
+        "never-calls", "def test_attention_scores(attention_scores):\n    assert True\n", hint="test-never-calls"
     ),
     edited(
         "swallows-its-own-failure",
-        PASSES,
         MODEL_ANSWER,
         (
             SHAPES + COMPARES,
             "    try:\n        assert torch.allclose(scores, expected)\n    except Exception:\n        pass\n",
         ),
+        hint="test-passes-always",
     ),
     edited(
-        "tests-its-own-expectation", PASSES, MODEL_ANSWER, (SHAPES, ""), (COMPARES, "    assert expected is not None\n")
+        "tests-its-own-expectation",
+        MODEL_ANSWER,
+        (SHAPES, ""),
+        (COMPARES, "    assert expected is not None\n"),
+        hint="test-passes-always",
     ),
-    edited("always-fails", FAILS, MODEL_ANSWER, (COMPARES, "    assert False\n")),
-    edited("expects-no-scale", FAILS, MODEL_ANSWER, (" / 2\n", "\n")),
-    edited("expects-the-transpose", FAILS, MODEL_ANSWER, ("(2, 2, 3)", "(2, 3, 2)")),
-    edited("takes-no-argument", FAILS, MODEL_ANSWER, ("(attention_scores):", "():")),
+    edited(
+        "always-fails",
+        MODEL_ANSWER,
+        (COMPARES, "    assert False\n"),
+        hint="test-refuses-the-right-version",
+        says="it fails for the right version: ",
+    ),
+    edited(
+        "expects-no-scale",
+        MODEL_ANSWER,
+        (" / 2\n", "\n"),
+        hint="test-refuses-the-right-version",
+        says="it fails for the right version: ",
+    ),
+    edited(
+        "expects-the-transpose",
+        MODEL_ANSWER,
+        ("(2, 2, 3)", "(2, 3, 2)"),
+        hint="test-refuses-the-right-version",
+        says="it fails for the right version: ",
+    ),
+    edited(
+        "takes-no-argument",
+        MODEL_ANSWER,
+        ("(attention_scores):", "():"),
+        hint="not-reached",
+        says="it fails for the right version: ",
+    ),
     WrongAnswer(
         "one-number",
-        "your test catches 8 of 10 wrong versions; it misses one that leaves out the last key",
         """\
 def test_attention_scores(attention_scores):
     torch.manual_seed(0)
@@ -56,19 +81,32 @@ def test_attention_scores(attention_scores):
     assert abs(attention_scores(queries, keys)[1, 0, 1] - queries[1, 0] @ keys[1, 1] / 2) < 1e-4
 """,
         costs=0.4,
+        hint="test-of-sizes-alike",
+        says="your test catches 8 of 10 wrong versions; it misses one that leaves out the last key",
     ),
-    edited("raises", FAILS, MODEL_ANSWER, ("allclose(scores, expected)", "allclose(scores, expcted)")),
-    edited("exits", FAILS, MODEL_ANSWER, (COMPARES, "    raise SystemExit\n")),
+    edited(
+        "raises",
+        MODEL_ANSWER,
+        ("allclose(scores, expected)", "allclose(scores, expcted)"),
+        says="it fails for the right version: ",
+    ),
+    edited(
+        "exits",
+        MODEL_ANSWER,
+        (COMPARES, "    raise SystemExit\n"),
+        hint="raises",
+        says="it fails for the right version: ",
+    ),
     edited(
         "shape-only",
-        "your test catches 2 of 10 wrong versions; it misses one that does not scale;",
         MODEL_ANSWER,
         (COMPARES, ""),
         costs=1.6,
+        hint="test-of-shapes-alone",
+        says="your test catches 2 of 10 wrong versions; it misses one that does not scale;",
     ),
     WrongAnswer(
         "one-feature",
-        "your test catches 7 of 10 wrong versions; it misses one that does not scale; one that divides by the width",
         """\
 def test_attention_scores(attention_scores):
     queries = torch.tensor([[[1.0], [2.0]], [[4.0], [5.0]]])
@@ -77,10 +115,11 @@ def test_attention_scores(attention_scores):
     assert torch.allclose(attention_scores(queries, keys), expected)
 """,
         costs=0.6,
+        hint="test-of-sizes-alike",
+        says="your test catches 7 of 10 wrong versions; it misses one that does not scale; one that divides",
     ),
     WrongAnswer(
         "one-sequence",
-        "your test catches 9 of 10 wrong versions; it misses one that gives every sequence the scores of the first",
         """\
 def test_attention_scores(attention_scores):
     queries = torch.tensor([[[1.0, 0, 2, 1], [0, 3, 1, 0]]])
@@ -89,10 +128,11 @@ def test_attention_scores(attention_scores):
     assert torch.allclose(attention_scores(queries, keys), expected)
 """,
         costs=0.2,
+        hint="test-of-sizes-alike",
+        says="your test catches 9 of 10 wrong versions; it misses one that gives every sequence the scores",
     ),
     WrongAnswer(
         "as-many-keys-as-features",
-        "your test catches 9 of 10 wrong versions; it misses one that scales by the number of keys",
         """\
 def test_attention_scores(attention_scores):
     queries = torch.arange(24.0).reshape(2, 3, 4)
@@ -101,16 +141,19 @@ def test_attention_scores(attention_scores):
     assert torch.allclose(attention_scores(queries, keys), expected)
 """,
         costs=0.2,
+        hint="test-of-sizes-alike",
+        says="your test catches 9 of 10 wrong versions; it misses one that scales by the number of keys",
     ),
     WrongAnswer(
         "constant-input",
-        "it misses one that gives a row to each key",
         """\
 def test_attention_scores(attention_scores):
     ones = torch.ones(2, 3, 5)
     assert torch.allclose(attention_scores(ones, ones), torch.full((2, 3, 3), 5**0.5))
 """,
         costs=1,
+        hint="test-of-sizes-alike",
+        says="it misses one that gives a row to each key",
     ),
 )
 

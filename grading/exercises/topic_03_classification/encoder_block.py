@@ -18,7 +18,7 @@ from grading.exercises.topic_02_multi_head_attention.decoder_block import (
 )
 from grading.isolation.answers import Answer
 from grading.judging.judge import Tolerances, as_given, failure_told, part_values, right, values
-from grading.judging.mistakes import IN_PLACE, in_a_plain_list, misbehaviours, no_epsilon, only_in_training
+from grading.judging.mistakes import in_a_plain_list, misbehaviours, no_epsilon, only_in_training
 from grading.judging.padded_batches import draw_batch, is_right
 from grading.judging.properties import SEQUENCES_APART, input_matters
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
@@ -29,7 +29,6 @@ from transformer_lm.checks.topic_03_classification.encoder_block import (
     ENCODER_DROPOUT,
     HALVED,
     NORMS,
-    TOGETHER,
     check_halves,
 )
 
@@ -154,12 +153,12 @@ READ, THINK = "self.read(self.attention_norm(x), visible)", "self.think(self.mlp
 READ_PART, THINK_PART = "self.dropout(self.attention(x, visible=visible))", "self.dropout(self.down(self.up(x).relu()))"
 
 
-def wrong(name: str, hint: str, *edits: tuple[str, str], fails: tuple[str, ...] = (BLOCK,)) -> WrongAnswer:
+def wrong(name: str, *edits: tuple[str, str], fails: tuple[str, ...] = (BLOCK,), hint: str = "") -> WrongAnswer:
     """Return the model answer with a mistake in the block."""
-    return edited(name, hint, MODEL_ANSWER, *edits, fails=fails)
+    return edited(name, MODEL_ANSWER, *edits, fails=fails, hint=hint)
 
 
-def other_norm(name: str, hint: str, axes: str) -> WrongAnswer:
+def other_norm(name: str, axes: str, hint: str = "") -> WrongAnswer:
     """Return the answer whose norms are over other axes of (b, n, hidden)."""
     source = (
         MODEL_ANSWER
@@ -173,63 +172,43 @@ def other_norm(name: str, hint: str, axes: str) -> WrongAnswer:
         ("self.attention_norm(x)", "self.normalised(x, self.attention_norm)"),
         ("self.mlp_norm(attended)", "self.normalised(attended, self.mlp_norm)"),
     )
-    return edited(name, hint, source, *edits, fails=(BLOCK,))
+    return edited(name, source, *edits, fails=(BLOCK,), hint=hint)
 
 
 DROPOUT_WRONG = (
     wrong(
         "no-dropout",
-        "Nothing is ever dropped: in train mode some of what the parts find must be.",
         (READ_PART, "self.attention(x, visible=visible)"),
         (THINK_PART, "self.down(self.up(x).relu())"),
         fails=(DROPOUT,),
     ),
-    wrong(
-        "dropout-of-attention-only",
-        "What the feed-forward part finds is never dropped.",
-        (THINK_PART, "self.down(self.up(x).relu())"),
-        fails=(DROPOUT,),
-    ),
-    wrong(
-        "dropout-of-mlp-only",
-        "What attention finds is never dropped.",
-        (READ_PART, "self.attention(x, visible=visible)"),
-        fails=(DROPOUT,),
-    ),
+    wrong("dropout-of-attention-only", (THINK_PART, "self.down(self.up(x).relu())"), fails=(DROPOUT,)),
+    wrong("dropout-of-mlp-only", (READ_PART, "self.attention(x, visible=visible)"), fails=(DROPOUT,)),
     wrong(
         "dropout-in-eval-mode",
-        "Dropout is active in eval mode too: F.dropout must be told the mode, nn.Dropout knows it.",
         (READ_PART, "F.dropout(self.attention(x, visible=visible), self.dropout.p)"),
         (THINK_PART, "F.dropout(self.down(self.up(x).relu()), self.dropout.p)"),
         fails=(DROPOUT,),
     ),
     wrong(
         "dropout-in-eval-mode-only",
-        "Dropout is active in eval mode, and not in training: the modes are swapped.",
         (READ_PART, "F.dropout(self.attention(x, visible=visible), self.dropout.p, not self.training)"),
         (THINK_PART, "F.dropout(self.down(self.up(x).relu()), self.dropout.p, not self.training)"),
         fails=(DROPOUT,),
     ),
     wrong(
         "dropout-of-the-sum",
-        "The sum is dropped, and x with it: drop what a part finds before it is added.",
         (f"x + {READ}", f"self.dropout(x + {READ})"),
         (f"attended + {THINK}", f"self.dropout(attended + {THINK})"),
         fails=(DROPOUT,),
     ),
     wrong(
         "dropout-of-the-input",
-        "What goes into the parts is dropped: here it is what comes out.",
         (READ_PART, "self.attention(self.dropout(x), visible=visible)"),
         (THINK_PART, "self.down(self.up(self.dropout(x)).relu())"),
         fails=(DROPOUT,),
     ),
-    wrong(
-        "dropout-between-up-and-down",
-        "The feed-forward part is dropped halfway, so that a bias is left: drop what comes out of it.",
-        (THINK_PART, "self.down(self.dropout(self.up(x).relu()))"),
-        fails=(DROPOUT,),
-    ),
+    wrong("dropout-between-up-and-down", (THINK_PART, "self.down(self.dropout(self.up(x).relu()))"), fails=(DROPOUT,)),
 )
 
 # Students who have written the decoder block no longer make these mistakes.
@@ -245,17 +224,11 @@ RARE = {
 
 POST_NORM = next(each for each in decoder_block.WRONG if each.name == "post-norm")
 POST_NORM_TOO = tuple(
-    edited(
-        f"post-norm-{name}",
-        f"The norms come after the sums, where each should come before its part; and {fault}.",
-        of_the_encoder(POST_NORM.source),
-        edit,
-        fails=(BLOCK,),
-    )
-    for name, fault, edit in (
-        ("gelu", "the function between the layers is not ReLU", ("self.up(x).relu()", "F.gelu(self.up(x))")),
-        ("without-relu", "there is no ReLU", (".relu()", "")),
-        ("without-mask", "attention does not get the mask", ("(x, visible=visible)", "(x)")),
+    edited(f"post-norm-{name}", of_the_encoder(POST_NORM.source), edit, fails=(BLOCK,))
+    for name, edit in (
+        ("gelu", ("self.up(x).relu()", "F.gelu(self.up(x))")),
+        ("without-relu", (".relu()", "")),
+        ("without-mask", ("(x, visible=visible)", "(x)")),
     )
 )
 
@@ -267,53 +240,27 @@ WRONG = (
     ),
     no_epsilon(MODEL_ANSWER, "self.attention_norm(x)", "self.mlp_norm(attended)", fails=(BLOCK,)),
     *POST_NORM_TOO,
-    other_norm("norm-over-positions", "The norms run over the positions: each position must be normalised alone.", "1"),
-    other_norm(
-        "norm-over-batch",
-        "The norms run over the batch: each position of each sequence is to be normalised alone.",
-        "0",
-    ),
-    other_norm(
-        "norm-over-sequences", "The norms run over whole sequences: each position must be normalised alone.", "(1, 2)"
-    ),
+    other_norm("norm-over-positions", "1"),
+    other_norm("norm-over-batch", "0"),
+    other_norm("norm-over-sequences", "(1, 2)"),
     wrong(
         "norm-without-weights",
-        "The norms leave out their weight and bias, which are learned.",
         ("self.attention_norm(x)", "F.layer_norm(x, x.shape[-1:])"),
         ("self.mlp_norm(attended)", "F.layer_norm(attended, x.shape[-1:])"),
     ),
-    wrong(
-        "mask-not-passed-on",
-        "Attention is not told what is visible: it reads padding.",
-        ("(x, visible=visible)", "(x)"),
-    ),
-    wrong(
-        "mask-inverted", "Attention is told the opposite: padding is visible.", ("visible=visible", "visible=~visible")
-    ),
-    wrong("no-relu", "There is no ReLU: two linear layers in a row are one linear layer.", (".relu()", "")),
-    wrong(
-        "gelu",
-        "Another function stands between the two layers: here it is ReLU.",
-        ("self.up(x).relu()", "F.gelu(self.up(x))"),
-    ),
-    wrong(
-        "relu-at-the-end",
-        "ReLU comes after both layers: it stands between them.",
-        ("self.up(x).relu())", "self.up(x)).relu()"),
-    ),
-    wrong(
-        "relu-at-the-start",
-        "ReLU comes before both layers: it stands between them.",
-        ("self.up(x).relu()", "self.up(x.relu())"),
-    ),
+    wrong("mask-not-passed-on", ("(x, visible=visible)", "(x)")),
+    wrong("mask-inverted", ("visible=visible", "visible=~visible")),
+    wrong("no-relu", (".relu()", "")),
+    wrong("gelu", ("self.up(x).relu()", "F.gelu(self.up(x))")),
+    wrong("relu-at-the-end", ("self.up(x).relu())", "self.up(x)).relu()")),
+    wrong("relu-at-the-start", ("self.up(x).relu()", "self.up(x.relu())")),
     *DROPOUT_WRONG,
 )
 
 BOTH = (DROPOUT, BLOCK)
-NORM_HINT = "Make self.{} a layer norm over the features of a position: the check loads its weights by name."
 
 
-def other_dropout(name: str, hint: str, dropped: str) -> WrongAnswer:
+def other_dropout(name: str, dropped: str, hint: str = "") -> WrongAnswer:
     """Return the answer with its own dropout, `dropped(x)` at a rate `p`; it is right for p = 1."""
     method = f"""\
     def dropped(self, x):
@@ -322,28 +269,26 @@ def other_dropout(name: str, hint: str, dropped: str) -> WrongAnswer:
 
 """
     source = INIT + method + MODEL_ANSWER.removeprefix(INIT).replace("self.dropout(", "self.dropped(")
-    return WrongAnswer(name, hint, source, (DROPOUT,))
+    return WrongAnswer(name, source, (DROPOUT,), hint=hint)
 
 
 HALF_WRONG = (
     *(
-        edited(name, HALVED, MODEL_ANSWER, *edits, fails=(DROPOUT,))
+        edited(name, MODEL_ANSWER, *edits, fails=(DROPOUT,), hint="not-halved")
         for name, edits in {
             "dropout-of-the-wide-too": [(THINK_PART, "self.dropout(self.down(self.dropout(self.up(x).relu())))")],
-            "dropout-of-the-norm-too": [
-                (READ_PART, "self.dropout(self.attention(self.dropout(x), visible=visible))"),
-            ],
+            "dropout-of-the-norm-too": [(READ_PART, "self.dropout(self.attention(self.dropout(x), visible=visible))")],
             "dropout-twice": [(THINK_PART, f"self.dropout({THINK_PART})")],
             "alpha-dropout": [("nn.Dropout(dropout)", "nn.AlphaDropout(dropout)")],
         }.items()
     ),
-    other_dropout("dropout-of-the-squared-share", HALVED, "F.dropout(x, p**2)"),
-    other_dropout("dropout-not-rescaled", HALVED, "F.dropout(x, p) * (1 - p)"),
-    other_dropout("dropout-only-if-strong", HALVED, "F.dropout(x, p) if p > 0.9 else x"),
-    other_dropout("dropout-of-whole-tokens", TOGETHER, "F.dropout1d(x, p)"),
-    other_dropout("dropout-of-whole-features", TOGETHER, "F.dropout1d(x.mT, p).mT"),
-    other_dropout("dropout-alike-in-all-sequences", TOGETHER, "x * F.dropout(torch.ones_like(x[0]), p)"),
-    other_dropout("dropout-of-everything-or-nothing", TOGETHER, "x * F.dropout(torch.ones(()), p)"),
+    other_dropout("dropout-of-the-squared-share", "F.dropout(x, p**2)", hint="not-halved"),
+    other_dropout("dropout-not-rescaled", "F.dropout(x, p) * (1 - p)", hint="not-halved"),
+    other_dropout("dropout-only-if-strong", "F.dropout(x, p) if p > 0.9 else x", hint="not-halved"),
+    other_dropout("dropout-of-whole-tokens", "F.dropout1d(x, p)", hint="dropped-together"),
+    other_dropout("dropout-of-whole-features", "F.dropout1d(x.mT, p).mT", hint="dropped-together"),
+    other_dropout("dropout-alike-in-all-sequences", "x * F.dropout(torch.ones_like(x[0]), p)", hint="dropped-together"),
+    other_dropout("dropout-of-everything-or-nothing", "x * F.dropout(torch.ones(()), p)", hint="dropped-together"),
 )
 
 # The last call gets a copy of its input. So instead of one answer that changes that input, two change theirs in every
@@ -358,65 +303,52 @@ MISBEHAVING = (
     in_a_plain_list(MODEL_ANSWER, "attention", fails=(BLOCK,)),
     edited(
         "added-in-place",
-        IN_PLACE,
         MODEL_ANSWER,
         (f"attended = x + {READ}", f"x += {READ}\n        attended = x"),
         fails=(BLOCK,),
+        hint="changed-in-place",
     ),
     edited(
         "mask-inverted-in-place",
-        IN_PLACE,
         MODEL_ANSWER,
         (f"attended = x + {READ}", f"attended = x + {READ}\n        visible.logical_not_()"),
         fails=(BLOCK,),
+        hint="changed-in-place",
     ),
     only_in_training(MODEL_ANSWER, "TransformerEncoderBlock.forward", BOTH),
+    edited("fixed-dropout", MODEL_ANSWER, ("nn.Dropout(dropout)", "nn.Dropout(0.5)"), fails=BOTH),
     edited(
-        "fixed-dropout",
-        "The share that is dropped is fixed in your code, or has another default than 0: the block is told it.",
-        MODEL_ANSWER,
-        ("nn.Dropout(dropout)", "nn.Dropout(0.5)"),
-        fails=BOTH,
-    ),
-    edited(
-        "one-norm",
-        NORM_HINT.format("mlp_norm"),
-        MODEL_ANSWER,
-        ("self.mlp_norm = nn.LayerNorm(hidden)", "pass"),
-        fails=BOTH,
+        "one-norm", MODEL_ANSWER, ("self.mlp_norm = nn.LayerNorm(hidden)", "pass"), fails=BOTH, hint="not-a-layer-norm"
     ),
     edited(
         "batch-norm",
-        NORM_HINT.format("attention_norm"),
         MODEL_ANSWER,
         ("self.attention_norm = nn.LayerNorm(hidden)", "self.attention_norm = nn.BatchNorm1d(hidden)"),
         fails=BOTH,
+        hint="not-a-layer-norm",
     ),
     edited(
         "other-eps",
-        "Leave eps of self.mlp_norm as nn.LayerNorm has it, 1e-5: another one gives other numbers.",
         MODEL_ANSWER,
         ("self.mlp_norm = nn.LayerNorm(hidden)", "self.mlp_norm = nn.LayerNorm(hidden, eps=1e-6)"),
         fails=BOTH,
     ),
     edited(
         "twice-as-wide",
-        "The sizes given to self.up are wrong: nn.Linear takes the size in, then the size out.",
         MODEL_ANSWER,
         ("self.up = nn.Linear(hidden, 4 * hidden)", "self.up = nn.Linear(hidden, 2 * hidden)"),
         ("self.down = nn.Linear(4 * hidden, hidden)", "self.down = nn.Linear(2 * hidden, hidden)"),
         fails=BOTH,
+        hint="layer-of-other-sizes",
     ),
-    edited(
-        "nothing-returned", "Return output as one tensor.", MODEL_ANSWER, ("return attended", "attended"), fails=BOTH
-    ),
+    edited("nothing-returned", MODEL_ANSWER, ("return attended", "attended"), fails=BOTH, hint="not-a-tensor"),
     edited(
         "no-module",
-        "Derive your class from nn.Module, and give the check the class itself.",
         MODEL_ANSWER,
         ("(nn.Module)", ""),
         ("        super().__init__()\n", ""),
         fails=BOTH,
+        hint="not-a-module",
     ),
 )
 

@@ -4,13 +4,6 @@ from grading.judging.experiments import reproduced
 from grading.judging.record import Part, Record, WrongAnswer, edited
 from transformer_lm.checks.engine.experiments import ExperimentExercise
 
-IMPOSSIBLE = "That is more than this model can reach here."
-TUNE = "More is possible: tune the settings."
-NOT_REPRODUCED = "These settings do not give what the report says"
-SHARE = "An accuracy is the share that is right, a number between 0 and 1, not a percentage."
-FIVE = "One run tells little: report 5 runs with 5 seeds, all of them."
-SETTINGS = "It has every setting that you have tuned, and the accuracies, one for each seed."
-
 
 def mistakes(name: str, answer: str, synth: str, xor: str) -> tuple[WrongAnswer, ...]:
     """Return wrong reports, made from one with these accuracies on the two data sets."""
@@ -19,33 +12,39 @@ def mistakes(name: str, answer: str, synth: str, xor: str) -> tuple[WrongAnswer,
         return xor, str(accuracies)
 
     return (
-        edited("percentages", SHARE, answer, other_xor([75.0, 75.0, 75.0, 75.0, 50.0])),
-        edited("below-zero", SHARE, answer, other_xor([0.75, 0.75, -0.75, 0.75, 0.5])),
-        edited("not-a-number", SHARE, answer, (xor, '[float("nan")] * 5')),
-        edited("words", SHARE, answer, other_xor(["good"] * 5)),
-        edited("one-seed", FIVE, answer, other_xor([0.75])),
-        edited("best-three-of-more", FIVE, answer, other_xor([0.75] * 3)),
-        edited("mean-only", FIVE, answer, (xor, "0.75")),
-        edited("not-learned", TUNE, answer, (synth, str([0.5] * 5))),
-        edited("learned-twice", TUNE, answer, other_xor([0.75, 0.5, 0.5, 0.5, 0.75])),
-        edited("a-data-set-missing", "one entry for each data set", answer, ('"xor"', '"or"')),
-        edited("a-setting-missing", SETTINGS, answer, ('        "batch_tokens": 192,\n', "")),
+        edited("percentages", answer, other_xor([75.0, 75.0, 75.0, 75.0, 50.0]), hint="accuracy-not-a-share"),
+        edited("below-zero", answer, other_xor([0.75, 0.75, -0.75, 0.75, 0.5]), hint="accuracy-not-a-share"),
+        edited("not-a-number", answer, (xor, '[float("nan")] * 5'), hint="accuracy-not-a-share"),
+        edited("words", answer, other_xor(["good"] * 5), hint="accuracy-not-a-share"),
+        edited("one-seed", answer, other_xor([0.75]), hint="accuracies-of-all-seeds"),
+        edited("best-three-of-more", answer, other_xor([0.75] * 3), hint="accuracies-of-all-seeds"),
+        edited("mean-only", answer, (xor, "0.75"), hint="accuracies-of-all-seeds"),
+        edited("not-learned", answer, (synth, str([0.5] * 5)), hint="more-is-possible"),
+        edited("learned-twice", answer, other_xor([0.75, 0.5, 0.5, 0.5, 0.75]), hint="more-is-possible"),
+        edited("a-data-set-missing", answer, ('"xor"', '"or"'), hint="report-of-other-data"),
+        edited("a-setting-missing", answer, ('        "batch_tokens": 192,\n', ""), hint="report-entries"),
         edited(
             "a-setting-too-many",
-            SETTINGS,
             answer,
             ('        "epochs": 3,\n', '        "epochs": 3,\n        "pool": "max",\n'),
+            hint="report-entries",
         ),
-        edited("no-epoch", "epochs must be a whole number from 1 to 100.", answer, ('"epochs": 15', '"epochs": 0')),
         edited(
-            "half-an-epoch", "epochs must be a whole number from 1 to 100.", answer, ('"epochs": 15', '"epochs": 1.5')
+            "no-epoch", answer, ('"epochs": 15', '"epochs": 0'), hint="setting-out-of-limits", says="epochs must be"
         ),
-        edited("wide", "hidden must be a whole number from 1 to 64.", answer, _width(answer, 300)),
-        edited("endless", "Less is enough here", answer, ('"batch_tokens": 32', '"batch_tokens": 2')),
-        edited("learning-rate-too-small", NOT_REPRODUCED, answer, _rate(answer, "1e-5")),
-        WrongAnswer("only-accuracies", SETTINGS, f"{name} = {{'synth': {synth}, 'xor': {xor}}}\n"),
-        WrongAnswer("nothing", "Paste the dictionary that was printed.", f"{name} = None\n"),
-        WrongAnswer("a-list", "Paste the dictionary that was printed.", f"{name} = [{synth}, {xor}]\n"),
+        edited(
+            "half-an-epoch",
+            answer,
+            ('"epochs": 15', '"epochs": 1.5'),
+            hint="setting-out-of-limits",
+            says="epochs must be",
+        ),
+        edited("wide", answer, _width(answer, 300), hint="setting-out-of-limits", says="hidden must be"),
+        edited("endless", answer, ('"batch_tokens": 32', '"batch_tokens": 2'), hint="too-many-steps"),
+        edited("learning-rate-too-small", answer, _rate(answer, "1e-5"), hint="not-reproduced"),
+        WrongAnswer("only-accuracies", f"{name} = {{'synth': {synth}, 'xor': {xor}}}\n", hint="report-entries"),
+        WrongAnswer("nothing", f"{name} = None\n", hint="report-not-a-dictionary"),
+        WrongAnswer("a-list", f"{name} = [{synth}, {xor}]\n", hint="report-not-a-dictionary"),
     )
 
 

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from grading.judging.judge import part_values
 from grading.judging.mistakes import (
-    KEYS_AS_VALUES,
     SOFTMAX,
     misbehaviours,
     only_in_training,
@@ -19,10 +18,7 @@ from grading.judging.mistakes import (
 from grading.judging.padded_batches import attended, draw_batch, ignores_padding, is_right, padding, padding_mistakes
 from grading.judging.properties import SEQUENCES_APART, input_matters
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
-from transformer_lm.checks.engine.calling import OTHER_SIZES
-from transformer_lm.checks.engine.ready_made import READY_MADE
 from transformer_lm.checks.topic_03_classification.full_attention import FULL_ATTENTION
-from transformer_lm.checks.topic_03_classification.padded_layers import NO_KEY
 
 WHOLE, PADDING = "full-attention-check", "full-attention-padding"
 BOTH = (WHOLE, PADDING)
@@ -96,9 +92,9 @@ MERGE = "heads.transpose(1, 2).reshape(b, n, hidden)"
 EACH_HEAD = "visible.repeat_interleave(self.num_heads, dim=0)"
 
 
-def wrong(name: str, hint: str, *edits: tuple[str, str], fails: tuple[str, ...] = (WHOLE,)) -> WrongAnswer:
+def wrong(name: str, *edits: tuple[str, str], fails: tuple[str, ...] = (WHOLE,), hint: str = "") -> WrongAnswer:
     """Return the answer with a mistake; by default, padding is still masked."""
-    return edited(name, hint, MODEL_ANSWER, *edits, fails=fails)
+    return edited(name, MODEL_ANSWER, *edits, fails=fails, hint=hint)
 
 
 WRONG = (
@@ -107,93 +103,41 @@ WRONG = (
         for mistake in score_mistakes(MODEL_ANSWER, "self.head_size", fails=(WHOLE,))
         if mistake.name != "scaled-by-input-size"  # the width of all heads, below
     ),
-    wrong(
-        "scaled-by-hidden",
-        "The scores are scaled by the width of all heads together; a dot product runs over one of them.",
-        ("self.head_size**0.5", "hidden**0.5"),
-    ),
-    wrong(
-        "scaled-by-heads",
-        "The scores are scaled by how many heads there are; their spread depends on how wide each is.",
-        ("self.head_size**0.5", "self.num_heads**0.5"),
-    ),
+    wrong("scaled-by-hidden", ("self.head_size**0.5", "hidden**0.5")),
+    wrong("scaled-by-heads", ("self.head_size**0.5", "self.num_heads**0.5")),
     *(
         replace(mistake, fails=(WHOLE,) if mistake.name == "not-normalised" else BOTH)
         for mistake in softmax_mistakes(MODEL_ANSWER)
     ),
     wrong(
-        "softmax-over-heads",
-        "The softmax runs over the heads of a sequence, so that they compete. Which axis holds the keys?",
-        (SOFTMAX, "scores.view(b, self.num_heads, n, n).softmax(dim=1).flatten(0, 1)"),
-        fails=BOTH,
+        "softmax-over-heads", (SOFTMAX, "scores.view(b, self.num_heads, n, n).softmax(dim=1).flatten(0, 1)"), fails=BOTH
     ),
-    wrong(
-        "split-by-view",
-        "Heads and positions are mixed: a view alone cuts the row of numbers elsewhere, and swaps no axes.",
-        (SPLIT, "x.view(b, self.num_heads, n, self.head_size)"),
-        fails=BOTH,
-    ),
+    wrong("split-by-view", (SPLIT, "x.view(b, self.num_heads, n, self.head_size)"), fails=BOTH),
     wrong(
         "heads-mixed-with-batch",
-        "Heads are mixed with the batch: they are folded together after it, and come apart as if before it.",
         ("view(b, self.num_heads, n, self.head_size)", "view(self.num_heads, b, n, self.head_size).transpose(0, 1)"),
         fails=BOTH,
     ),
     wrong(
-        "heads-before-batch",
-        "Heads come before the batch when both are folded together, and after it when they come apart.",
-        (SPLIT, "x.view(b, n, self.num_heads, self.head_size).permute(2, 0, 1, 3)"),
-        fails=BOTH,
+        "heads-before-batch", (SPLIT, "x.view(b, n, self.num_heads, self.head_size).permute(2, 0, 1, 3)"), fails=BOTH
     ),
-    wrong(
-        "split-interleaved",
-        "The heads are interleaved: each must be a block of features that stand side by side.",
-        (SPLIT, "x.view(b, n, self.head_size, self.num_heads).permute(0, 3, 1, 2)"),
-    ),
-    wrong(
-        "merged-without-transpose",
-        "The heads are merged without being transposed back: each output holds numbers of several positions.",
-        (MERGE, "heads.reshape(b, n, hidden)"),
-        fails=BOTH,
-    ),
-    wrong(
-        "merged-interleaved",
-        "The heads are merged number by number: all of a head must stand side by side.",
-        (MERGE, "heads.permute(0, 2, 3, 1).reshape(b, n, hidden)"),
-    ),
-    wrong("no-mixing", "The mixing layer is missing: nothing combines the heads.", (f"self.mix({MERGE})", MERGE)),
-    wrong(
-        "no-mixing-bias",
-        "The bias of the mixing layer is missing.",
-        (f"self.mix({MERGE})", f"{MERGE} @ self.mix.weight.T"),
-    ),
-    wrong("keys-as-values", KEYS_AS_VALUES, (AVERAGE, "weights @ k")),
-    wrong(
-        "keys-compared-with-keys",
-        "The keys are compared with each other: the queries have no effect.",
-        ("q @ k.transpose", "k @ k.transpose"),
-    ),
+    wrong("split-interleaved", (SPLIT, "x.view(b, n, self.head_size, self.num_heads).permute(0, 3, 1, 2)")),
+    wrong("merged-without-transpose", (MERGE, "heads.reshape(b, n, hidden)"), fails=BOTH),
+    wrong("merged-interleaved", (MERGE, "heads.permute(0, 2, 3, 1).reshape(b, n, hidden)")),
+    wrong("no-mixing", (f"self.mix({MERGE})", MERGE)),
+    wrong("no-mixing-bias", (f"self.mix({MERGE})", f"{MERGE} @ self.mix.weight.T")),
+    wrong("keys-as-values", (AVERAGE, "weights @ k")),
+    wrong("keys-compared-with-keys", ("q @ k.transpose", "k @ k.transpose")),
     wrong(
         "one-wide-head",
-        "There is one head as wide as all of them: the heads are never split.",
         ("self.num_heads = num_heads", "self.num_heads = 1"),
         ("self.head_size = hidden // num_heads", "self.head_size = hidden"),
     ),
-    wrong(
-        "residual",
-        "The input is added on top: what the heads have read, mixed, is all that is asked for.",
-        (f"self.mix({MERGE})", f"self.mix({MERGE}) + x"),
-    ),
+    wrong("residual", (f"self.mix({MERGE})", f"self.mix({MERGE}) + x")),
     *padding_mistakes(MODEL_ANSWER, WHOLE, PADDING),
-    edited(
-        "mask-in-another-order",
-        "The masks are repeated in another order than batch and heads are folded: heads get those of other sequences.",
-        MODEL_ANSWER,
-        (EACH_HEAD, "visible.repeat(self.num_heads, 1)"),
-    ),
+    edited("mask-in-another-order", MODEL_ANSWER, (EACH_HEAD, "visible.repeat(self.num_heads, 1)")),
     edited(
         "mask-for-the-first-head",
-        "Only the first head of each sequence is kept from padding: the mask holds for all of them.",
         MODEL_ANSWER,
         (
             EACH_HEAD,
@@ -205,53 +149,49 @@ WRONG = (
 MISBEHAVING = (
     *misbehaviours(MODEL_ANSWER, "FullSelfAttention.forward", longer=(2, 17), calls=2, parts=BOTH),
     only_in_training(MODEL_ANSWER, "FullSelfAttention.forward", BOTH),
-    edited("mask-of-queries", NO_KEY, MODEL_ANSWER, ("[:, None, :]", "[:, :, None]")),
+    edited("mask-of-queries", MODEL_ANSWER, ("[:, None, :]", "[:, :, None]"), hint="no-key-left"),
     edited(
         "queries-hidden-too",
-        NO_KEY,
         MODEL_ANSWER,
         (EACH_HEAD, "visible"),
         ("[:, None, :]", "[:, None, None, :] | ~visible[:, None, :, None]"),
         ("scores.masked_fill(", "scores.unflatten(0, (b, -1)).masked_fill("),
         (SOFTMAX, f"{SOFTMAX}.flatten(0, 1)"),
+        hint="no-key-left",
     ),
     edited(
         "fixed-number-of-heads",
-        OTHER_SIZES,
         MODEL_ANSWER,
         ("self.num_heads = num_heads", "self.num_heads = 3"),
         ("hidden // num_heads", "hidden // 3"),
         fails=BOTH,
+        hint="other-sizes",
     ),
     edited(
-        "output-and-weights",
-        "Return whole as one tensor.",
-        MODEL_ANSWER,
-        (f"self.mix({MERGE})", "heads, weights"),
-        fails=BOTH,
+        "output-and-weights", MODEL_ANSWER, (f"self.mix({MERGE})", "heads, weights"), fails=BOTH, hint="not-a-tensor"
     ),
     edited(
         "layer-misnamed",
-        "Make self.mix a linear layer with a bias in __init__: the check loads its weights by name.",
         MODEL_ANSWER,
         ("self.mix = nn.Linear(hidden, hidden)", "self.out = nn.Linear(hidden, hidden)"),
         ("self.mix(heads", "self.out(heads"),
         fails=BOTH,
+        hint="no-such-parameter",
     ),
     edited(
         "no-module",
-        "Derive your class from nn.Module, and give the check the class itself.",
         MODEL_ANSWER,
         ("(nn.Module)", ""),
         ("        super().__init__()\n", ""),
         fails=BOTH,
+        hint="not-a-module",
     ),
     edited(
         "ready-made",
-        READY_MADE,
         MODEL_ANSWER,
         (f"({AVERAGE})", "F.scaled_dot_product_attention(q, k, v, ~unreadable)"),
         fails=BOTH,
+        hint="ready-made-attention",
     ),
 )
 

@@ -1,6 +1,6 @@
 """The exercise of topic 03 about a report on full self-attention, with honest reports and others."""
 
-from grading.exercises.topic_03_classification.experiments import NOT_REPRODUCED, SETTINGS, experiment_record, mistakes
+from grading.exercises.topic_03_classification.experiments import experiment_record, mistakes
 from grading.judging.record import edited
 from transformer_lm.checks.topic_03_classification.full_experiment import FULL_EXPERIMENT
 
@@ -32,14 +32,9 @@ FULL_EXPERIMENT_RECORD = experiment_record(
     FULL,
     (
         *mistakes("full_experiment", FULL, "[1.0, 1.0, 1.0, 1.0, 1.0]", "[1.0, 1.0, 0.75, 1.0, 1.0]"),
-        edited("one-head", NOT_REPRODUCED, FULL, ('"num_heads": 8', '"num_heads": 1')),
-        edited(
-            "heads-that-do-not-fit",
-            "Each head is hidden // num_heads wide.",
-            FULL,
-            ('"num_heads": 8', '"num_heads": 7'),
-        ),
-        edited("no-heads", SETTINGS, FULL, ('        "num_heads": 8,\n', "")),
+        edited("one-head", FULL, ('"num_heads": 8', '"num_heads": 1'), hint="not-reproduced"),
+        edited("heads-that-do-not-fit", FULL, ('"num_heads": 8', '"num_heads": 7'), hint="heads-do-not-divide"),
+        edited("no-heads", FULL, ('        "num_heads": 8,\n', ""), hint="report-entries"),
     ),
     {
         "two-heads": FULL.replace('"num_heads": 4', '"num_heads": 2'),

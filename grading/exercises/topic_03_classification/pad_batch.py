@@ -5,9 +5,7 @@ import random
 import numpy as np
 
 from grading.judging.judge import values
-from grading.judging.mistakes import ERROR
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.engine.calling import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
 from transformer_lm.checks.topic_03_classification.pad_batch import PAD_BATCH
 
 
@@ -64,140 +62,49 @@ RETURNED = "torch.tensor(rows)"
 
 
 def wrong(
-    name: str, hint: str, cut: str = CUT, longest: str = LONGEST, row: str = ROW, returned: str = RETURNED
+    name: str, cut: str = CUT, longest: str = LONGEST, row: str = ROW, returned: str = RETURNED, hint: str = ""
 ) -> WrongAnswer:
     """Return the model answer with a mistake in some of its lines."""
     edits = ((CUT, cut), (LONGEST, longest), (ROW, row), (RETURNED, returned))
-    return edited(name, hint, MODEL_ANSWER, *edits)
+    return edited(name, MODEL_ANSWER, *edits, hint=hint)
 
 
 WRONG = (
-    wrong(
-        "pads-on-the-left",
-        "The padding stands before the tokens: every sequence should begin at position 0.",
-        row="[pad] * (n - len(sequence)) + sequence for sequence in cut",
-    ),
+    wrong("pads-on-the-left", row="[pad] * (n - len(sequence)) + sequence for sequence in cut"),
     wrong(
         "pads-on-both-sides",
-        "The tokens stand in the middle, with padding on both sides: all of it belongs on the right.",
         row="[pad] * ((n - len(sequence)) // 2) + sequence + [pad] * -((len(sequence) - n) // 2) for sequence in cut",
     ),
+    wrong("fills-with-zero", row="sequence + [0] * (n - len(sequence)) for sequence in cut"),
+    wrong("fills-with-the-last-token", row="sequence + sequence[-1:] * (n - len(sequence)) for sequence in cut"),
+    wrong("repeats-the-sequence", row="(sequence * n)[:n] for sequence in cut"),
+    wrong("pads-to-max-len", longest="max_len"),
+    wrong("pads-to-what-was-cut", longest="max(len(sequence) for sequence in sequences)"),
+    wrong("pads-one-too-far", longest=f"{LONGEST} + 1"),
+    wrong("keeps-the-end", cut="sequence[-max_len:] for sequence in sequences"),
+    wrong("never-cuts", cut="sequence for sequence in sequences"),
     wrong(
-        "fills-with-zero",
-        "Sequences are filled up with 0, which is a word here: which token stands for padding is an argument.",
-        row="sequence + [0] * (n - len(sequence)) for sequence in cut",
+        "cuts-to-the-shortest", longest="min(len(sequence) for sequence in cut)", row="sequence[:n] for sequence in cut"
     ),
-    wrong(
-        "fills-with-the-last-token",
-        "Sequences are filled up with their own last token: that repeats a word, and nobody can tell it is padding.",
-        row="sequence + sequence[-1:] * (n - len(sequence)) for sequence in cut",
-    ),
-    wrong(
-        "repeats-the-sequence",
-        "Sequences are filled up by starting them again: what is filled in should be padding, not words.",
-        row="(sequence * n)[:n] for sequence in cut",
-    ),
-    wrong(
-        "pads-to-max-len",
-        "Every batch is padded to max_len: the longest of its own sequences is enough, the rest is work for nothing.",
-        longest="max_len",
-    ),
-    wrong(
-        "pads-to-what-was-cut",
-        "The longest sequence is measured before the cut: every row ends in padding that none of them needs.",
-        longest="max(len(sequence) for sequence in sequences)",
-    ),
-    wrong(
-        "pads-one-too-far",
-        "Even the longest sequence ends in padding: the batch is one position too long.",
-        longest=f"{LONGEST} + 1",
-    ),
-    wrong(
-        "keeps-the-end",
-        "A sequence that is too long loses its beginning: its first max_len tokens should stay.",
-        cut="sequence[-max_len:] for sequence in sequences",
-    ),
-    wrong(
-        "never-cuts",
-        "Nothing is cut: a sequence of more than max_len tokens comes back as long as it was.",
-        cut="sequence for sequence in sequences",
-    ),
-    wrong(
-        "cuts-to-the-shortest",
-        "All sequences are cut to the shortest one: most of their words are lost, and nothing needs padding.",
-        longest="min(len(sequence) for sequence in cut)",
-        row="sequence[:n] for sequence in cut",
-    ),
-    wrong(
-        "cuts-one-too-early",
-        "Sequences are cut to one token fewer than max_len.",
-        cut="sequence[: max_len - 1] for sequence in sequences",
-    ),
-    wrong(
-        "cuts-one-too-late",
-        "Sequences are cut to one token more than max_len.",
-        cut="sequence[: max_len + 1] for sequence in sequences",
-    ),
-    wrong(
-        "cuts-the-batch",
-        "The list of sequences is cut, not each of them: whole sequences are lost.",
-        cut="sequence for sequence in sequences[:2]",
-    ),
-    wrong(
-        "drops-what-is-too-long",
-        "Sequences of more than max_len tokens are left out: they should be cut, and the batch keep its size.",
-        cut="sequence for sequence in sequences if len(sequence) <= max_len",
-    ),
+    wrong("cuts-one-too-early", cut="sequence[: max_len - 1] for sequence in sequences"),
+    wrong("cuts-one-too-late", cut="sequence[: max_len + 1] for sequence in sequences"),
+    wrong("cuts-the-batch", cut="sequence for sequence in sequences[:2]"),
+    wrong("drops-what-is-too-long", cut="sequence for sequence in sequences if len(sequence) <= max_len"),
     wrong(
         "pads-what-was-cut",
-        "The last token of a sequence that was cut is padding: all max_len places should hold its tokens.",
         row="(sequence[:-1] + [pad] if len(sequence) == max_len else sequence + [pad] * (n - len(sequence)))"
         " for sequence in cut",
     ),
-    wrong(
-        "starts-with-padding",
-        "A padding token is put in front of every sequence: all its tokens move by one position.",
-        cut="[pad] + sequence[:max_len] for sequence in sequences",
-    ),
-    wrong(
-        "drops-zeros",
-        "The token 0 is lost: it is a word as any other, though Python takes it for False.",
-        cut="[token for token in sequence if token][:max_len] or [pad] for sequence in sequences",
-    ),
-    wrong(
-        "sorted-by-length",
-        "The sequences come back in another order, from short to long: their labels would no longer fit.",
-        cut="sequence[:max_len] for sequence in sorted(sequences, key=len)",
-    ),
-    wrong(
-        "batch-reversed",
-        "The sequences come back in reverse order: their labels would no longer fit.",
-        cut="sequence[:max_len] for sequence in reversed(sequences)",
-    ),
-    wrong(
-        "sequences-reversed",
-        "Each sequence is turned round: its last token comes first.",
-        cut="sequence[:max_len][::-1] for sequence in sequences",
-    ),
-    wrong(
-        "positions-first",
-        "Positions come before sequences: the batch is the first axis, as everywhere.",
-        returned="torch.tensor(rows).T",
-    ),
-    wrong(
-        "flattened",
-        "All sequences stand in one row, one after the other: each should be a row of its own.",
-        returned="torch.tensor(rows).flatten()",
-    ),
-    wrong(
-        "squeezed",
-        "One sequence alone loses an axis: a batch of one is still a batch. Look for `squeeze`.",
-        returned="torch.tensor(rows).squeeze()",
-    ),
+    wrong("starts-with-padding", cut="[pad] + sequence[:max_len] for sequence in sequences"),
+    wrong("drops-zeros", cut="[token for token in sequence if token][:max_len] or [pad] for sequence in sequences"),
+    wrong("sorted-by-length", cut="sequence[:max_len] for sequence in sorted(sequences, key=len)"),
+    wrong("batch-reversed", cut="sequence[:max_len] for sequence in reversed(sequences)"),
+    wrong("sequences-reversed", cut="sequence[:max_len][::-1] for sequence in sequences"),
+    wrong("positions-first", returned="torch.tensor(rows).T"),
+    wrong("flattened", returned="torch.tensor(rows).flatten()"),
+    wrong("squeezed", returned="torch.tensor(rows).squeeze()"),
 )
 
-NOT_LONG = "Tokens are numbers of rows in a table of embeddings: whole numbers, of dtype torch.long."
-NOT_THEIRS = "The lists belong to the caller, who needs them again: make new ones, and leave these as they are."
 COUNTED = """
 
 padded, calls = pad_batch, []
@@ -210,21 +117,20 @@ def pad_batch(sequences, pad, max_len):
 """
 
 
-def remembering(name: str, hint: str, change: str) -> WrongAnswer:
+def remembering(name: str, change: str, hint: str = "") -> WrongAnswer:
     """Return the answer that remembers its first call and then does something else; a case calls it three times."""
-    return WrongAnswer(name, hint, MODEL_ANSWER + COUNTED.format(change=change))
+    return WrongAnswer(name, MODEL_ANSWER + COUNTED.format(change=change), hint=hint)
 
 
 MISBEHAVING = (
-    wrong("of-floats", NOT_LONG, returned="torch.Tensor(rows)"),
-    wrong("of-short-numbers", NOT_LONG, returned="torch.tensor(rows, dtype=torch.int32)"),
-    wrong("a-mask", NOT_LONG, returned="torch.tensor(rows) != pad"),
-    wrong("rows-as-lists", "Return whole as one tensor.", returned="rows"),
-    wrong("no-padding", ERROR, row="sequence for sequence in cut"),
-    wrong("first-is-taken-for-the-longest", ERROR, longest="len(cut[0])"),
+    wrong("of-floats", returned="torch.Tensor(rows)", hint="tokens-not-long"),
+    wrong("of-short-numbers", returned="torch.tensor(rows, dtype=torch.int32)", hint="tokens-not-long"),
+    wrong("a-mask", returned="torch.tensor(rows) != pad", hint="tokens-not-long"),
+    wrong("rows-as-lists", returned="rows", hint="not-a-tensor"),
+    wrong("no-padding", row="sequence for sequence in cut", hint="raises"),
+    wrong("first-is-taken-for-the-longest", longest="len(cut[0])", hint="raises"),
     WrongAnswer(
         "appends-to-the-lists",
-        NOT_THEIRS,
         """\
 def pad_batch(sequences, pad, max_len):
     n = min(max(len(sequence) for sequence in sequences), max_len)
@@ -236,15 +142,17 @@ def pad_batch(sequences, pad, max_len):
     ),
     edited(
         "cuts-the-lists",
-        NOT_THEIRS,
         MODEL_ANSWER,
         (START, f"    for s in sequences:\n        del s[max_len:]\n{START}"),
+        hint="appends-to-the-lists",
     ),
-    edited("sorts-the-lists", NOT_THEIRS, MODEL_ANSWER, (START, f"    sequences.sort(key=len)\n{START}")),
-    remembering("fixed-length", OTHER_LENGTH, "max_len = min(max_len, 9)"),
-    remembering("keeps-the-first-padding", OTHER_SIZES, "pad = calls[0][1]"),
-    remembering("differs-the-second-time", CALLED_AGAIN, "pad = pad if len(calls) <= 3 else pad + 1"),
-    remembering("fits-known-sizes", OTHER_SIZES, "max_len = min(max_len, 17)"),
+    edited(
+        "sorts-the-lists", MODEL_ANSWER, (START, f"    sequences.sort(key=len)\n{START}"), hint="appends-to-the-lists"
+    ),
+    remembering("fixed-length", "max_len = min(max_len, 9)", hint="other-length"),
+    remembering("keeps-the-first-padding", "pad = calls[0][1]", hint="other-sizes"),
+    remembering("differs-the-second-time", "pad = pad if len(calls) <= 3 else pad + 1", hint="called-again"),
+    remembering("fits-known-sizes", "max_len = min(max_len, 17)", hint="other-sizes"),
 )
 
 RIGHT = {

@@ -6,10 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grading.judging.judge import values
-from grading.judging.mistakes import CUT, misbehaviours
+from grading.judging.mistakes import misbehaviours
 from grading.judging.properties import SEQUENCES_APART, input_matters
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.engine.calling import ONE_SEQUENCE, OTHER_SIZES, SIZE_ONE
 from transformer_lm.checks.engine.contract import PublicExercise
 
 
@@ -55,196 +54,81 @@ def pooled(x, visible, how):
 COUNT = "visible.sum(dim=1, keepdim=True)"
 TOTAL = "x.masked_fill(padding, 0).sum(dim=1)"
 POOLS = {"mean": f"{TOTAL} / {COUNT}", "max": "x.masked_fill(padding, -math.inf).amax(dim=1)", "select": "x[:, 0]"}
-CHANGED = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
-OF_THE_FIRST = "The mask of the first sequence is used for all: each has its own length."
-POSITIONS = "These are the positions of the largest numbers, not the numbers: look for `argmax`, or for [1]."
 
 
-def wrong(how: str, name: str, hint: str, pool: str) -> WrongAnswer:
+def wrong(how: str, name: str, pool: str, hint: str = "") -> WrongAnswer:
     """Return the answer with a mistake in one of the pools."""
-    return edited(name, hint, MODEL_ANSWER, (f"return {POOLS[how]}\n", f"return {pool}\n"))
+    return edited(name, MODEL_ANSWER, (f"return {POOLS[how]}\n", f"return {pool}\n"), hint=hint)
 
 
 def alone(how: str) -> str:
     """Return the answer that implements one of the pools and raises NotImplementedError for the others."""
     others = [(f"return {pool}\n", "raise NotImplementedError\n") for other, pool in POOLS.items() if other != how]
-    return edited("alone", "", MODEL_ANSWER, *others).source
+    return edited("alone", MODEL_ANSWER, *others).source
 
 
-# Name, hint, and the expression returned for that pool.
+# The mistake, and the expression returned for that pool.
 WRONG = {
     "mean": (
-        (
-            "over-padding",
-            "The mean runs over padding too: the same sequence gets another vector in a batch of longer ones.",
-            "x.mean(dim=1)",
-        ),
-        (
-            "divided-by-length",
-            "The sum leaves out padding, but is divided by all positions: padding still counts as tokens.",
-            f"{TOTAL} / x.shape[1]",
-        ),
-        (
-            "of-everything-by-real-tokens",
-            "The sum includes padding; only what it is divided by leaves padding out.",
-            f"x.sum(dim=1) / {COUNT}",
-        ),
-        (
-            "not-divided",
-            "This is the sum of the real tokens: longer sequences get larger vectors.",
-            TOTAL,
-        ),
-        (
-            "divided-by-the-batch",
-            "The sum is divided by the number of real tokens in the whole batch: each sequence has its own number.",
-            f"{TOTAL} / visible.sum()",
-        ),
-        (
-            "divided-by-the-first-length",
-            "All sums are divided by the length of the first sequence: each sequence has its own number of tokens.",
-            f"{TOTAL} / visible[0].sum()",
-        ),
-        (
-            "divided-by-width",
-            "The sum is divided by the number of features: a mean over tokens divides by how many tokens there are.",
-            f"{TOTAL} / x.shape[2]",
-        ),
-        (
-            "without-the-first",
-            "The mean leaves out the first token, which is as real as the others.",
-            f"x[:, 1:].masked_fill(padding[:, 1:], 0).sum(dim=1) / ({COUNT} - 1)",
-        ),
-        (
-            "over-features",
-            "The mean runs over the features of each token: it should run over tokens.",
-            "x.mean(dim=2)",
-        ),
-        (
-            "over-batch",
-            "The mean runs over the sequences of the batch: each should get a vector of its own.",
-            "x.mean(dim=0)",
-        ),
-        (
-            "keeps-the-axis",
-            "The axis of positions is still there, with size 1: look for `keepdim`.",
-            f"({TOTAL} / {COUNT})[:, None]",
-        ),
-        (
-            "visible-inverted",
-            "The mask is the wrong way round: the mean runs over padding alone. True stands for a real token.",
-            "(x * padding).sum(dim=1) / padding.sum(dim=1)",
-        ),
-        (
-            "visible-of-the-first",
-            OF_THE_FIRST,
-            "x.masked_fill(padding[:1], 0).sum(dim=1) / visible[:1].sum(dim=1, keepdim=True)",
-        ),
-        ("is-the-maximum", 'The maximum is returned for "mean".', POOLS["max"]),
+        ("over-padding", "x.mean(dim=1)"),
+        ("divided-by-length", f"{TOTAL} / x.shape[1]"),
+        ("of-everything-by-real-tokens", f"x.sum(dim=1) / {COUNT}"),
+        ("not-divided", TOTAL),
+        ("divided-by-the-batch", f"{TOTAL} / visible.sum()"),
+        ("divided-by-the-first-length", f"{TOTAL} / visible[0].sum()"),
+        ("divided-by-width", f"{TOTAL} / x.shape[2]"),
+        ("without-the-first", f"x[:, 1:].masked_fill(padding[:, 1:], 0).sum(dim=1) / ({COUNT} - 1)"),
+        ("over-features", "x.mean(dim=2)"),
+        ("over-batch", "x.mean(dim=0)"),
+        ("keeps-the-axis", f"({TOTAL} / {COUNT})[:, None]"),
+        ("visible-inverted", "(x * padding).sum(dim=1) / padding.sum(dim=1)"),
+        ("visible-of-the-first", "x.masked_fill(padding[:1], 0).sum(dim=1) / visible[:1].sum(dim=1, keepdim=True)"),
+        ("is-the-maximum", POOLS["max"]),
     ),
     "max": (
-        (
-            "over-padding",
-            "The maximum runs over padding too: what stands there decides, though it means nothing.",
-            "x.amax(dim=1)",
-        ),
-        (
-            "with-zeros",
-            "Padding is set to 0 before the maximum: where all real numbers are negative, 0 wins.",
-            "x.masked_fill(padding, 0).amax(dim=1)",
-        ),
-        (
-            "is-the-minimum",
-            "These are the smallest numbers of each feature, not the largest.",
-            "x.masked_fill(padding, math.inf).amin(dim=1)",
-        ),
-        (
-            "of-sizes",
-            "The largest absolute value is taken: -3 is smaller than 2.",
-            "x.masked_fill(padding, 0).abs().amax(dim=1)",
-        ),
-        (
-            "over-features",
-            "The maximum runs over the features of each token: it should run over tokens.",
-            "x.amax(dim=2)",
-        ),
-        (
-            "over-batch",
-            "The maximum runs over the sequences of the batch: each should get a vector of its own.",
-            "x.amax(dim=0)",
-        ),
-        (
-            "of-one-feature",
-            "One token is taken whole: each feature has a largest number of its own.",
-            "x[torch.arange(len(x)), x[:, :, 1].masked_fill(~visible, -math.inf).argmax(dim=1)]",
-        ),
+        ("over-padding", "x.amax(dim=1)"),
+        ("with-zeros", "x.masked_fill(padding, 0).amax(dim=1)"),
+        ("is-the-minimum", "x.masked_fill(padding, math.inf).amin(dim=1)"),
+        ("of-sizes", "x.masked_fill(padding, 0).abs().amax(dim=1)"),
+        ("over-features", "x.amax(dim=2)"),
+        ("over-batch", "x.amax(dim=0)"),
+        ("of-one-feature", "x[torch.arange(len(x)), x[:, :, 1].masked_fill(~visible, -math.inf).argmax(dim=1)]"),
         (
             "position",
-            POSITIONS,
             "x.masked_fill(padding, -math.inf).argmax(dim=1) + 0 * x[:, 0]",  # so that there is a gradient, of 0
         ),
-        (
-            "keeps-the-axis",
-            "The axis of positions is still there, with size 1, after the maximum.",
-            "x.masked_fill(padding, -math.inf).amax(dim=1, keepdim=True)",
-        ),
-        (
-            "visible-inverted",
-            "The mask is the wrong way round: the maximum runs over padding alone. True stands for a real token.",
-            "x.masked_fill(~padding, -math.inf).amax(dim=1)",
-        ),
-        ("visible-of-the-first", OF_THE_FIRST, "x.masked_fill(padding[:1], -math.inf).amax(dim=1)"),
-        ("is-the-mean", 'The mean is returned for "max".', POOLS["mean"]),
+        ("keeps-the-axis", "x.masked_fill(padding, -math.inf).amax(dim=1, keepdim=True)"),
+        ("visible-inverted", "x.masked_fill(~padding, -math.inf).amax(dim=1)"),
+        ("visible-of-the-first", "x.masked_fill(padding[:1], -math.inf).amax(dim=1)"),
+        ("is-the-mean", POOLS["mean"]),
     ),
     "select": (
-        (
-            "last",
-            "The last position is selected: in a shorter sequence that is padding. Which one is always a real token?",
-            "x[:, -1]",
-        ),
-        (
-            "last-real",
-            "The last real token is selected: look again at which one is asked for.",
-            "x[torch.arange(len(x)), visible.sum(dim=1) - 1]",
-        ),
-        ("second", "The second position is selected: Python counts from 0.", "x[:, 1]"),
-        (
-            "first-sequence",
-            "The first sequence is selected: each sequence should give one of its positions.",
-            "x[0]",
-        ),
-        (
-            "first-feature",
-            "The first feature of every position is selected: the whole first position is meant.",
-            "x[:, :, 0]",
-        ),
-        (
-            "keeps-the-axis",
-            "The axis of positions is still there, with size 1, after the selection.",
-            "x[:, :1]",
-        ),
-        ("is-the-mean", 'The mean is returned for "select".', POOLS["mean"]),
-        ("is-the-maximum", 'The maximum is returned for "select".', POOLS["max"]),
+        ("last", "x[:, -1]"),
+        ("last-real", "x[torch.arange(len(x)), visible.sum(dim=1) - 1]"),
+        ("second", "x[:, 1]"),
+        ("first-sequence", "x[0]"),
+        ("first-feature", "x[:, :, 0]"),
+        ("keeps-the-axis", "x[:, :1]"),
+        ("is-the-mean", POOLS["mean"]),
+        ("is-the-maximum", POOLS["max"]),
     ),
 }
 
+# The name, the id of its hint, and the expression returned for that pool.
 MISBEHAVING = {
     "mean": (
-        ("squeezed", ONE_SEQUENCE, f"({POOLS['mean']}).squeeze()"),
-        ("squeezed-positions", SIZE_ONE, f"({POOLS['mean']} if x.squeeze(1).dim() == 3 else x)"),
-        ("masks-in-place", CHANGED, f"x.mul_(~padding).sum(dim=1) / {COUNT}"),  # what `x *= ~padding` does
+        ("squeezed", "one-sequence", f"({POOLS['mean']}).squeeze()"),
+        ("squeezed-positions", "size-one", f"({POOLS['mean']} if x.squeeze(1).dim() == 3 else x)"),
+        ("masks-in-place", "input-changed", f"x.mul_(~padding).sum(dim=1) / {COUNT}"),  # what `x *= ~padding` does
     ),
     "max": (
-        ("detached", CUT, f"{POOLS['max']}.detach()"),
-        ("masks-in-place", CHANGED, POOLS["max"].replace("masked_fill", "masked_fill_")),
-        ("position-alone", POSITIONS, "x.masked_fill(padding, -math.inf).max(dim=1)[1]"),
-        ("below-a-hundred", OTHER_SIZES, "x.masked_fill(padding, -100).amax(dim=1)"),
-        (
-            "with-its-positions",
-            "Return max as one tensor.",
-            "x.masked_fill(padding, -math.inf).max(dim=1)",
-        ),
+        ("detached", "graph-cut", f"{POOLS['max']}.detach()"),
+        ("masks-in-place", "input-changed", POOLS["max"].replace("masked_fill", "masked_fill_")),
+        ("position-alone", "position", "x.masked_fill(padding, -math.inf).max(dim=1)[1]"),
+        ("below-a-hundred", "other-sizes", "x.masked_fill(padding, -100).amax(dim=1)"),
+        ("with-its-positions", "not-a-tensor", "x.masked_fill(padding, -math.inf).max(dim=1)"),
     ),
-    "select": (("transposes-in-place", CHANGED, "x.transpose_(0, 1)[0]"),),
+    "select": (("transposes-in-place", "input-changed", "x.transpose_(0, 1)[0]"),),
 }
 # Left out: a selected position shares memory with the input, so changing the input shows in the numbers.
 BEHAVIOURS = tuple(
@@ -395,7 +279,7 @@ def pool_record(public: PublicExercise, title: str) -> ValueRecord:
         draw=draw,
         reference=reference,
         model_answer=MODEL_ANSWER,
-        wrong=tuple(wrong(how, *mistake) for mistake in WRONG[how]),
-        misbehaving=(*BEHAVIOURS, *(wrong(how, *mistake) for mistake in MISBEHAVING[how])),
+        wrong=tuple(wrong(how, name, pool) for name, pool in WRONG[how]),
+        misbehaving=(*BEHAVIOURS, *(wrong(how, name, pool, hint) for name, hint, pool in MISBEHAVING[how])),
         right=RIGHT | {"alone": alone(how)},
     )

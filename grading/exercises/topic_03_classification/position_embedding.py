@@ -58,139 +58,63 @@ PLACES = "torch.arange(n, device=x.device)"
 SUM = "x + self.positions(places)"
 
 
-def wrong(name: str, hint: str, places: str = PLACES, returned: str = SUM) -> WrongAnswer:
+def wrong(name: str, places: str = PLACES, returned: str = SUM, hint: str = "") -> WrongAnswer:
     """Return the answer that counts positions in another way, or uses their embeddings in another way."""
-    return edited(name, hint, MODEL_ANSWER, (PLACES, places), (SUM, returned))
+    return edited(name, MODEL_ANSWER, (PLACES, places), (SUM, returned), hint=hint)
 
-
-FROM_ONE = "Positions are counted from 1: the first row of the table is never used, and the last position has none."
 
 WRONG = (
     # Where counting from 1 raises an error, everything before the error is the same as here.
-    wrong("counted-from-one", FROM_ONE, places="torch.arange(1, n + 1) % max_len"),
-    wrong(
-        "counted-from-the-end",
-        "Positions are counted from the last one back: the first of a sequence should be position 0.",
-        places="torch.arange(n).flip(0)",
-    ),
-    wrong(
-        "last-rows",
-        "The last rows of the table are added: a sequence begins with position 0, however short it is.",
-        places="torch.arange(max_len - n, max_len)",
-    ),
-    wrong(
-        "stretched",
-        "Positions are stretched over the whole table: they should be counted one by one.",
-        places="torch.arange(n) * (max_len - 1) // (n - 1)",
-    ),
-    wrong(
-        "all-the-first",
-        "Every position gets the embedding of position 0: they can't be told apart.",
-        places="torch.zeros(n, dtype=torch.long)",
-    ),
-    wrong(
-        "numbers-of-sequences",
-        "What is counted are the sequences of the batch: all positions of a sequence get the same embedding.",
-        places="torch.arange(b)[:, None]",
-    ),
-    wrong(
-        "counted-through-the-batch",
-        "Positions are counted on from one sequence to the next: each sequence begins at position 0.",
-        places="torch.arange(b * n).view(b, n) % max_len",
-    ),
-    wrong(
-        "positions-replace-input",
-        "The embeddings of positions take the place of x: add them, or the words are lost.",
-        returned="self.positions(places).expand_as(x)",
-    ),
-    wrong(
-        "no-batch",
-        "Only the embeddings of the positions are returned: x is lost, and with it the batch.",
-        returned="self.positions(places)",
-    ),
-    wrong("positions-left-out", "The embeddings of positions have no effect: x comes back as it was.", returned="x"),
-    wrong(
-        "multiplied",
-        "The embeddings of positions are multiplied with x: they should be added.",
-        returned="x * self.positions(places)",
-    ),
-    wrong(
-        "subtracted",
-        "The embeddings of positions are subtracted: they should be added.",
-        returned="x - self.positions(places)",
-    ),
-    wrong(
-        "averaged",
-        "The mean of x and the embeddings of positions is returned: add them, and do not halve.",
-        returned="(x + self.positions(places)) / 2",
-    ),
-    wrong(
-        "concatenated",
-        "The embeddings of positions stand beside x and make it wider: they should be added.",
-        returned="torch.cat([x, self.positions(places).expand_as(x)], dim=-1)",
-    ),
-    wrong(
-        "appended",
-        "The embeddings of positions are appended as further positions: they should be added to x.",
-        returned="torch.cat([x, self.positions(places).expand_as(x)], dim=1)",
-    ),
-    wrong(
-        "added-twice",
-        "The embeddings of positions are added twice.",
-        returned="x + self.positions(places) + self.positions(places)",
-    ),
-    wrong(
-        "mean-of-positions",
-        "The mean of the embeddings is added: every position needs its own.",
-        returned="x + self.positions(places).mean(dim=0)",
-    ),
-    wrong(
-        "mean-of-the-table",
-        "The mean of the whole table is added: every position needs its own row.",
-        returned="x + self.positions.weight.mean(dim=0)",
-    ),
-    wrong(
-        "numbers-added",
-        "The numbers of the positions are added, not the embeddings that stand for them.",
-        returned="x + places[:, None]",
-    ),
-    wrong(
-        "input-scaled",
-        "The input is multiplied by the root of its width before the sum: nothing asks for that here.",
-        returned="x * hidden**0.5 + self.positions(places)",
-    ),
+    wrong("counted-from-one", places="torch.arange(1, n + 1) % max_len"),
+    wrong("counted-from-the-end", places="torch.arange(n).flip(0)"),
+    wrong("last-rows", places="torch.arange(max_len - n, max_len)"),
+    wrong("stretched", places="torch.arange(n) * (max_len - 1) // (n - 1)"),
+    wrong("all-the-first", places="torch.zeros(n, dtype=torch.long)"),
+    wrong("numbers-of-sequences", places="torch.arange(b)[:, None]"),
+    wrong("counted-through-the-batch", places="torch.arange(b * n).view(b, n) % max_len"),
+    wrong("positions-replace-input", returned="self.positions(places).expand_as(x)"),
+    wrong("no-batch", returned="self.positions(places)"),
+    wrong("positions-left-out", returned="x"),
+    wrong("multiplied", returned="x * self.positions(places)"),
+    wrong("subtracted", returned="x - self.positions(places)"),
+    wrong("averaged", returned="(x + self.positions(places)) / 2"),
+    wrong("concatenated", returned="torch.cat([x, self.positions(places).expand_as(x)], dim=-1)"),
+    wrong("appended", returned="torch.cat([x, self.positions(places).expand_as(x)], dim=1)"),
+    wrong("added-twice", returned="x + self.positions(places) + self.positions(places)"),
+    wrong("mean-of-positions", returned="x + self.positions(places).mean(dim=0)"),
+    wrong("mean-of-the-table", returned="x + self.positions.weight.mean(dim=0)"),
+    wrong("numbers-added", returned="x + places[:, None]"),
+    wrong("input-scaled", returned="x * hidden**0.5 + self.positions(places)"),
     wrong(
         "first-sequence-only",
-        "Only the first sequence gets its positions: all of them should.",
         returned="torch.cat([x[:1] + self.positions(places), x[1:]])",
+        hint="positions-of-the-first-sequence-only",
     ),
 )
 
-CHANGED = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
-NOT_REACHED = "No line of yours was reached: compare the names and arguments of your `def` with the given ones."
-SHAPES = "Two shapes do not fit together there. Print the shape of each tensor just before that line."
-TABLE = "Make self.positions a table of embeddings in __init__: how many there are, then how wide each is."
 BEHAVIOURS = misbehaviours(MODEL_ANSWER, "PositionEmbedding.forward", longer=(3, 13))
 
 MISBEHAVING = (
     *(each for each in BEHAVIOURS if each.name != "changes-its-input"),  # the gradient of a sum does not need its input
     loses_a_length_of_one(MODEL_ANSWER, "PositionEmbedding.forward"),
     only_in_training(MODEL_ANSWER, "PositionEmbedding.forward"),
-    wrong("counted-from-one-until-it-overflows", FROM_ONE, places="torch.arange(1, n + 1)"),
+    wrong("counted-from-one-until-it-overflows", places="torch.arange(1, n + 1)", hint="counted-from-one"),
     edited(
         "adds-to-its-input",
-        CHANGED,
         MODEL_ANSWER,
         (f"return {SUM}", "x += self.positions(places)\n        return x"),
+        hint="input-changed",
     ),
-    wrong("numbers-of-features", SHAPES, places="torch.arange(hidden)"),
-    wrong("numbers-of-sequences-unshaped", SHAPES, places="torch.arange(b)"),
-    wrong("whole-table", SHAPES, returned="x + self.positions.weight"),
-    edited("one-row-more", TABLE, MODEL_ANSWER, ("(max_len, hidden)", "(max_len + 1, hidden)")),
-    edited("table-turned-round", TABLE, MODEL_ANSWER, ("(max_len, hidden)", "(hidden, max_len)")),
-    edited("linear-for-a-table", TABLE, MODEL_ANSWER, ("nn.Embedding", "nn.Linear")),
-    edited("nothing-returned", "Return output as one tensor.", MODEL_ANSWER, (f"return {SUM}", SUM)),
-    edited("visible-not-taken", NOT_REACHED, MODEL_ANSWER, (", visible=None", "")),
+    wrong("numbers-of-features", places="torch.arange(hidden)", hint="shapes-do-not-fit"),
+    wrong("numbers-of-sequences-unshaped", places="torch.arange(b)", hint="shapes-do-not-fit"),
+    wrong("whole-table", returned="x + self.positions.weight", hint="shapes-do-not-fit"),
+    edited("one-row-more", MODEL_ANSWER, ("(max_len, hidden)", "(max_len + 1, hidden)"), hint="not-an-embedding-table"),
+    edited(
+        "table-turned-round", MODEL_ANSWER, ("(max_len, hidden)", "(hidden, max_len)"), hint="not-an-embedding-table"
+    ),
+    edited("linear-for-a-table", MODEL_ANSWER, ("nn.Embedding", "nn.Linear"), hint="not-an-embedding-table"),
+    edited("nothing-returned", MODEL_ANSWER, (f"return {SUM}", SUM), hint="not-a-tensor"),
+    edited("visible-not-taken", MODEL_ANSWER, (", visible=None", ""), hint="not-reached"),
 )
 
 FORWARDS = {

@@ -7,11 +7,9 @@ from numpy.typing import NDArray
 
 from grading.exercises.topic_03_classification.pools import draw_visible
 from grading.judging.judge import values
-from grading.judging.mistakes import ERROR, misbehaviours, only_in_training
+from grading.judging.mistakes import misbehaviours, only_in_training
 from grading.judging.properties import Ask, Property
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.engine.calling import OTHER_SIZES
-from transformer_lm.checks.engine.other_device import PLAIN_LIST
 from transformer_lm.checks.topic_03_classification.sequence_classifier import SEQUENCE_CLASSIFIER, SHARES
 
 
@@ -67,12 +65,8 @@ def _sequences_apart(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random
     return _same(ask, case, np.repeat(case["tokens"][:1], len(case["tokens"]), axis=0))
 
 
-PADDING_HAS_NO_EFFECT = Property(
-    "More padding changes the scores: it must have no effect, however much of it there is.", _padding_has_no_effect
-)
-SEQUENCES_APART = Property(
-    "The sequences of a batch influence each other: each must be computed as if it were alone.", _sequences_apart
-)
+PADDING_HAS_NO_EFFECT = Property("more-padding-changes-it", _padding_has_no_effect)
+SEQUENCES_APART = Property("sequences-mix", _sequences_apart)
 
 # --- answers ------------------------------------------------------------------------------------
 
@@ -106,167 +100,68 @@ LAYER = "x = layer(x, visible=visible)"
 LOGITS = "self.classify(self.pool(x, visible))"
 
 
-def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+def wrong(name: str, hint: str = "", **lines: str) -> WrongAnswer:
     """Return the model answer with a mistake in some of its lines."""
     ours = {"seen": SEEN, "embedded": EMBEDDED, "loop": LOOP, "layer": LAYER, "logits": LOGITS}
-    return edited(name, hint, MODEL_ANSWER, *((ours[line], theirs) for line, theirs in lines.items()))
+    return edited(name, MODEL_ANSWER, *((ours[line], theirs) for line, theirs in lines.items()), hint=hint)
 
 
 WRONG = (
-    wrong(
-        "softmax-inside",
-        "The model ends in a softmax, and the loss would apply another: cross-entropy expects scores.",
-        logits=f"{LOGITS}.softmax(dim=-1)",
-    ),
-    wrong(
-        "log-softmax-inside",
-        "The model ends in a log-softmax: that is part of cross-entropy, which expects scores.",
-        logits=f"{LOGITS}.log_softmax(dim=-1)",
-    ),
-    wrong(
-        "sigmoid-inside",
-        "The model ends in a sigmoid: cross-entropy expects scores of any size, not numbers from 0 to 1.",
-        logits=f"{LOGITS}.sigmoid()",
-    ),
-    wrong(
-        "relu-on-scores",
-        "The scores pass a ReLU: those below 0 are lost, though a class may well have a negative one.",
-        logits=f"{LOGITS}.relu()",
-    ),
-    wrong(
-        "softmax-over-batch",
-        "A softmax over the batch ends the model: sequences compete, and the loss expects scores.",
-        logits=f"{LOGITS}.softmax(dim=0)",
-    ),
-    wrong(
-        "argmax-inside",
-        "The number of the best class is returned, from which nothing can learn: the loss needs all scores.",
-        logits=f"{LOGITS}.argmax(dim=-1)",
-    ),
-    wrong(
-        "visible-inverted",
-        "The mask is the wrong way round: True should stand for real tokens, not for padding.",
-        seen="tokens == self.pad",
-    ),
-    wrong(
-        "everything-visible",
-        "Padding counts as real tokens: layers and pool are not told where it stands.",
-        seen="torch.ones_like(tokens, dtype=torch.bool)",
-    ),
-    wrong(
-        "pad-taken-for-zero",
-        "The token 0 is taken for padding: here it is a word, and another token stands for padding.",
-        seen="tokens != 0",
-    ),
-    wrong(
-        "visible-above-pad",
-        "Only tokens with larger numbers than padding count as real: smaller ones are words too.",
-        seen="tokens > self.pad",
-    ),
-    wrong(
-        "layers-not-told",
-        "The layers are not told where padding stands: their positions read it.",
-        layer="x = layer(x)",
-    ),
-    wrong(
-        "pool-not-told",
-        "The pool is not told where padding stands, and pools over it.",
-        logits="self.classify(self.pool(x))",
-    ),
+    wrong("softmax-inside", logits=f"{LOGITS}.softmax(dim=-1)"),
+    wrong("log-softmax-inside", logits=f"{LOGITS}.log_softmax(dim=-1)"),
+    wrong("sigmoid-inside", logits=f"{LOGITS}.sigmoid()"),
+    wrong("relu-on-scores", logits=f"{LOGITS}.relu()"),
+    wrong("softmax-over-batch", logits=f"{LOGITS}.softmax(dim=0)"),
+    wrong("argmax-inside", logits=f"{LOGITS}.argmax(dim=-1)"),
+    wrong("visible-inverted", seen="tokens == self.pad"),
+    wrong("everything-visible", seen="torch.ones_like(tokens, dtype=torch.bool)"),
+    wrong("pad-taken-for-zero", seen="tokens != 0"),
+    wrong("visible-above-pad", seen="tokens > self.pad"),
+    wrong("layers-not-told", layer="x = layer(x)"),
+    wrong("pool-not-told", logits="self.classify(self.pool(x))"),
     wrong(
         "padding-zeroed",
-        "The embeddings of padding are set to 0 and then count as real: layers and pool should leave them out.",
         embedded="x = self.embed(tokens) * visible[:, :, None]",
         layer="x = layer(x)",
         logits="self.classify(self.pool(x))",
     ),
-    wrong("layers-left-out", "The layers have no effect: the pool gets the embeddings as they are.", layer="layer"),
-    wrong(
-        "first-layer-only",
-        "Only the first layer is used: all of them should follow each other.",
-        loop="for layer in self.layers[:1]:",
-    ),
-    wrong(
-        "layers-reversed",
-        "The layers come in reverse order.",
-        loop="for layer in reversed(self.layers):",
-    ),
-    wrong(
-        "layers-not-chained",
-        "Every layer reads the embeddings: each should read what the one before it has made.",
-        layer="x = layer(self.embed(tokens), visible=visible)",
-    ),
-    wrong(
-        "layers-summed",
-        "The layers stand side by side and are summed: each should read what the one before it has made.",
-        layer="x = x + layer(self.embed(tokens), visible=visible)",
-    ),
-    wrong(
-        "layers-with-residual",
-        "The input of each layer is added to its output: what a layer needs of that is inside of it.",
-        layer="x = x + layer(x, visible=visible)",
-    ),
-    wrong(
-        "layers-twice",
-        "The layers are applied twice.",
-        loop="for layer in [*self.layers, *self.layers]:",
-    ),
-    wrong(
-        "classified-before-pooling",
-        "Every token is classified and the scores are pooled: pool the tokens first.",
-        logits="self.pool(self.classify(x), visible)",
-    ),
-    wrong(
-        "no-pool",
-        "The axis of positions is still there: every token gets scores, and the pool is not used.",
-        logits="self.classify(x)",
-    ),
+    wrong("layers-left-out", layer="layer"),
+    wrong("first-layer-only", loop="for layer in self.layers[:1]:"),
+    wrong("layers-reversed", loop="for layer in reversed(self.layers):"),
+    wrong("layers-not-chained", layer="x = layer(self.embed(tokens), visible=visible)"),
+    wrong("layers-summed", layer="x = x + layer(self.embed(tokens), visible=visible)"),
+    wrong("layers-with-residual", layer="x = x + layer(x, visible=visible)"),
+    wrong("layers-twice", loop="for layer in [*self.layers, *self.layers]:"),
+    wrong("classified-before-pooling", logits="self.pool(self.classify(x), visible)"),
+    wrong("no-pool", logits="self.classify(x)"),
     wrong(
         "mean-in-place-of-the-pool",
-        "The pool that was given is not used: the mean takes its place.",
         logits="self.classify((x * visible[:, :, None]).sum(dim=1) / visible.sum(dim=1, keepdim=True))",
     ),
-    wrong(
-        "first-position-in-place-of-the-pool",
-        "The pool that was given is not used: the first position takes its place.",
-        logits="self.classify(x[:, 0])",
-    ),
-    wrong(
-        "no-bias",
-        "The bias of the last layer is missing.",
-        logits="self.pool(x, visible) @ self.classify.weight.T",
-    ),
-    wrong(
-        "embeddings-scaled",
-        "The embeddings are multiplied by the root of their width: nothing asks for that here.",
-        embedded="x = self.embed(tokens) * self.embed.embedding_dim**0.5",
-    ),
+    wrong("first-position-in-place-of-the-pool", logits="self.classify(x[:, 0])"),
+    wrong("no-bias", logits="self.pool(x, visible) @ self.classify.weight.T", hint="no-output-bias"),
+    wrong("embeddings-scaled", embedded="x = self.embed(tokens) * self.embed.embedding_dim**0.5"),
 )
 
-KEEP_TABLE = "Make self.embed a table of embeddings in __init__: how many there are, then how wide each is."
 
 MISBEHAVING = (
     *misbehaviours(MODEL_ANSWER, "SequenceClassifier.forward", longer=(6, 13), calls=2),
     only_in_training(MODEL_ANSWER, "SequenceClassifier.forward"),
-    edited("layers-in-a-plain-list", PLAIN_LIST, MODEL_ANSWER, ("nn.ModuleList(layers)", "list(layers)")),
-    wrong("fixed-padding", OTHER_SIZES, seen="tokens != 6"),
+    edited("layers-in-a-plain-list", MODEL_ANSWER, ("nn.ModuleList(layers)", "list(layers)")),
+    wrong("fixed-padding", seen="tokens != 6", hint="other-sizes"),
     wrong(
         "always-two-layers",
-        ERROR,
         loop="if True:",
         layer="x = self.layers[1](self.layers[0](x, visible), visible)",
+        hint="raises",
     ),
-    wrong("probabilities-too", "Return logits as one tensor.", logits=f"{LOGITS}, {LOGITS}.softmax(dim=-1)"),
-    edited("nothing-returned", "Return logits as one tensor.", MODEL_ANSWER, (f"return {LOGITS}", LOGITS)),
-    edited("another-table", KEEP_TABLE, MODEL_ANSWER, ("(vocab_size, hidden)", "(hidden, vocab_size)")),
-    edited("linear-for-a-table", KEEP_TABLE, MODEL_ANSWER, ("nn.Embedding", "nn.Linear")),
+    wrong("probabilities-too", logits=f"{LOGITS}, {LOGITS}.softmax(dim=-1)", hint="not-a-tensor"),
+    edited("nothing-returned", MODEL_ANSWER, (f"return {LOGITS}", LOGITS), hint="not-a-tensor"),
     edited(
-        "no-module",
-        "Derive your class from nn.Module, and give the check the class itself.",
-        MODEL_ANSWER,
-        ("(nn.Module)", ""),
-        ("nn.ModuleList(layers)", "layers"),
+        "another-table", MODEL_ANSWER, ("(vocab_size, hidden)", "(hidden, vocab_size)"), hint="not-an-embedding-table"
     ),
+    edited("linear-for-a-table", MODEL_ANSWER, ("nn.Embedding", "nn.Linear"), hint="not-an-embedding-table"),
+    edited("no-module", MODEL_ANSWER, ("(nn.Module)", ""), ("nn.ModuleList(layers)", "layers"), hint="not-a-module"),
 )
 
 FORWARDS = {

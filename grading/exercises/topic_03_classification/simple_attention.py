@@ -5,8 +5,6 @@ from dataclasses import replace
 
 from grading.judging.judge import part_values
 from grading.judging.mistakes import (
-    KEYS_VIEWED,
-    SCALED_BY_LENGTH,
     SOFTMAX,
     misbehaviours,
     only_in_training,
@@ -25,9 +23,6 @@ from grading.judging.padded_batches import (
 )
 from grading.judging.properties import SEQUENCES_APART, input_matters
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited, softmax
-from transformer_lm.checks.engine.calling import OTHER_SIZES
-from transformer_lm.checks.engine.ready_made import READY_MADE
-from transformer_lm.checks.topic_03_classification.padded_layers import NO_KEY
 from transformer_lm.checks.topic_03_classification.simple_attention import SIMPLE_ATTENTION
 
 WHOLE, PADDING = "simple-attention-check", "simple-attention-padding"
@@ -59,32 +54,19 @@ SCORES = "x @ x.transpose(1, 2)"
 AVERAGE = "weights @ x"
 
 
-def wrong(name: str, hint: str, *edits: tuple[str, str], fails: tuple[str, ...] = (WHOLE,)) -> WrongAnswer:
+def wrong(name: str, *edits: tuple[str, str], fails: tuple[str, ...] = (WHOLE,), hint: str = "") -> WrongAnswer:
     """Return the answer with a mistake that has nothing to do with padding."""
-    return edited(name, hint, MODEL_ANSWER, *edits, fails=fails)
+    return edited(name, MODEL_ANSWER, *edits, fails=fails, hint=hint)
 
 
 WRONG = (
-    wrong(
-        "scaled",
-        "The scores are divided by the root of the width: here they are the dot products as they are.",
-        (SCORES, f"{SCORES} / hidden**0.5"),
-    ),
-    wrong(
-        "scaled-by-width",
-        "The scores are divided by the width: here they are the dot products as they are.",
-        (SCORES, f"{SCORES} / hidden"),
-    ),
-    wrong("scaled-by-length", SCALED_BY_LENGTH, (SCORES, f"{SCORES} / n**0.5")),
-    wrong(
-        "scores-of-directions",
-        "The vectors are made equally long before they are compared: a dot product takes them as they are.",
-        (SCORES, "F.normalize(x, dim=-1) @ F.normalize(x, dim=-1).transpose(1, 2)"),
-    ),
-    wrong("scores-viewed", KEYS_VIEWED, (SCORES, "x @ x.reshape(b, hidden, n)"), fails=BOTH),
+    wrong("scaled", (SCORES, f"{SCORES} / hidden**0.5")),
+    wrong("scaled-by-width", (SCORES, f"{SCORES} / hidden")),
+    wrong("scaled-by-length", (SCORES, f"{SCORES} / n**0.5")),
+    wrong("scores-of-directions", (SCORES, "F.normalize(x, dim=-1) @ F.normalize(x, dim=-1).transpose(1, 2)")),
+    wrong("scores-viewed", (SCORES, "x @ x.reshape(b, hidden, n)"), fails=BOTH, hint="keys-viewed"),
     wrong(
         "features-read-features",
-        "The scores compare features with each other: positions should read positions.",
         (SCORES, "x.transpose(1, 2) @ x"),
         (HIDE, "scores"),
         (AVERAGE, "x @ weights"),
@@ -94,74 +76,43 @@ WRONG = (
         replace(mistake, fails=(WHOLE,) if mistake.name == "not-normalised" else BOTH)
         for mistake in softmax_mistakes(MODEL_ANSWER)
     ),
-    wrong(
-        "hardmax",
-        "Each position reads its best match only: the weights are an argmax, not a softmax.",
-        (SOFTMAX, "F.one_hot(scores.argmax(dim=-1), n).to(x.dtype)"),
-    ),
-    wrong(
-        "equal-weights",
-        "All real tokens get the same weight: how well they match the query has no effect.",
-        (SOFTMAX, "scores.isfinite() / scores.isfinite().sum(dim=-1, keepdim=True)"),
-    ),
-    wrong(
-        "weights-returned",
-        "These are the weights; what is asked for is the average that they make of x.",
-        (AVERAGE, "weights"),
-        fails=BOTH,
-    ),
-    wrong(
-        "residual", "The input is added on top: the weighted average alone is asked for.", (AVERAGE, "weights @ x + x")
-    ),
-    wrong(
-        "causal",
-        "The future is hidden: here every position reads what comes after it too.",
-        (HIDE, f"{HIDE}.masked_fill(torch.ones(n, n, device=x.device).triu(1).bool(), -math.inf)"),
-    ),
-    wrong(
-        "without-itself",
-        "No position reads itself: it is one of those that it may read.",
-        (HIDE, f"{HIDE}.masked_fill(torch.eye(n, device=x.device).bool(), -1e9)"),
-    ),
-    wrong("unchanged", "The input comes back as it is: nothing is read.", (AVERAGE, "x.clone()"), fails=BOTH),
+    wrong("hardmax", (SOFTMAX, "F.one_hot(scores.argmax(dim=-1), n).to(x.dtype)")),
+    wrong("equal-weights", (SOFTMAX, "scores.isfinite() / scores.isfinite().sum(dim=-1, keepdim=True)")),
+    wrong("weights-returned", (AVERAGE, "weights"), fails=BOTH),
+    wrong("residual", (AVERAGE, "weights @ x + x")),
+    wrong("causal", (HIDE, f"{HIDE}.masked_fill(torch.ones(n, n, device=x.device).triu(1).bool(), -math.inf)")),
+    wrong("without-itself", (HIDE, f"{HIDE}.masked_fill(torch.eye(n, device=x.device).bool(), -1e9)")),
+    wrong("unchanged", (AVERAGE, "x.clone()"), fails=BOTH),
     *padding_mistakes(MODEL_ANSWER, WHOLE, PADDING),
 )
 
 MISBEHAVING = (
     *misbehaviours(MODEL_ANSWER, "SimpleSelfAttention.forward", longer=(2, 13), calls=2, parts=BOTH),
     only_in_training(MODEL_ANSWER, "SimpleSelfAttention.forward", BOTH),
-    edited("mask-of-queries", NO_KEY, MODEL_ANSWER, ("[:, None, :]", "[:, :, None]")),
+    edited("mask-of-queries", MODEL_ANSWER, ("[:, None, :]", "[:, :, None]"), hint="no-key-left"),
     edited(
         "queries-hidden-too",
-        NO_KEY,
         MODEL_ANSWER,
         ("~visible[:, None, :]", "~(visible[:, None, :] & visible[:, :, None])"),
+        hint="no-key-left",
     ),
     overflowing_softmax(MODEL_ANSWER, fails=BOTH),
     edited(
         "fixed-length",
-        OTHER_SIZES,
         MODEL_ANSWER,
         (SIZES, f"{SIZES}        x = x[:, :17]; visible = visible[:, :17]\n"),
         fails=BOTH,
+        hint="other-sizes",
     ),
-    edited(
-        "output-and-weights", "Return whole as one tensor.", MODEL_ANSWER, (AVERAGE, "weights @ x, weights"), fails=BOTH
-    ),
-    edited("nothing-returned", "Return whole as one tensor.", MODEL_ANSWER, (f"return {AVERAGE}", AVERAGE), fails=BOTH),
-    edited(
-        "no-module",
-        "Derive your class from nn.Module, and give the check the class itself.",
-        MODEL_ANSWER,
-        ("(nn.Module)", ""),
-        fails=BOTH,
-    ),
+    edited("output-and-weights", MODEL_ANSWER, (AVERAGE, "weights @ x, weights"), fails=BOTH, hint="not-a-tensor"),
+    edited("nothing-returned", MODEL_ANSWER, (f"return {AVERAGE}", AVERAGE), fails=BOTH, hint="not-a-tensor"),
+    edited("no-module", MODEL_ANSWER, ("(nn.Module)", ""), fails=BOTH, hint="not-a-module"),
     edited(
         "ready-made",
-        READY_MADE,
         MODEL_ANSWER,
         (f"return {AVERAGE}", "return F.scaled_dot_product_attention(x, x, x, ~unreadable, scale=1)"),
         fails=BOTH,
+        hint="ready-made-attention",
     ),
 )
 
@@ -250,7 +201,7 @@ FORWARDS = {
 
 SIMPLE_ATTENTION_RECORD = ValueRecord(
     public=SIMPLE_ATTENTION,
-    title="Simple self-attention that does not read padding",
+    title="Simple self-attention that ignores padding",
     defines="SimpleSelfAttention",
     parts=(Part(WHOLE, 2, part_values(is_right("whole"))), Part(PADDING, 2, padding)),
     properties=(SEQUENCES_APART, input_matters("whole", "padded"), ignores_padding("padded")),

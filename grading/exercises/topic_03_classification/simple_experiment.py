@@ -1,6 +1,6 @@
 """The exercise of topic 03 about a report on simple self-attention, with honest reports and others."""
 
-from grading.exercises.topic_03_classification.experiments import IMPOSSIBLE, experiment_record, mistakes
+from grading.exercises.topic_03_classification.experiments import experiment_record, mistakes
 from grading.judging.record import edited
 from transformer_lm.checks.topic_03_classification.simple_experiment import SIMPLE_EXPERIMENT
 
@@ -30,8 +30,18 @@ SIMPLE_EXPERIMENT_RECORD = experiment_record(
     SIMPLE,
     (
         *mistakes("simple_experiment", SIMPLE, "[0.75, 0.75, 0.75, 0.75, 0.75]", "[0.75, 0.75, 0.75, 0.75, 0.5]"),
-        edited("synth-solved", IMPOSSIBLE, SIMPLE, ("[0.75, 0.75, 0.75, 0.75, 0.75]", "[1.0, 1.0, 1.0, 1.0, 1.0]")),
-        edited("xor-solved", IMPOSSIBLE, SIMPLE, ("[0.75, 0.75, 0.75, 0.75, 0.5]", "[0.75, 0.75, 0.75, 0.75, 1.0]")),
+        edited(
+            "synth-solved",
+            SIMPLE,
+            ("[0.75, 0.75, 0.75, 0.75, 0.75]", "[1.0, 1.0, 1.0, 1.0, 1.0]"),
+            hint="accuracies-too-high",
+        ),
+        edited(
+            "xor-solved",
+            SIMPLE,
+            ("[0.75, 0.75, 0.75, 0.75, 0.5]", "[0.75, 0.75, 0.75, 0.75, 1.0]"),
+            hint="accuracies-too-high",
+        ),
     ),
     {
         "wider": SIMPLE.replace('"hidden": 8', '"hidden": 12'),

@@ -5,10 +5,9 @@ import random
 import numpy as np
 
 from grading.judging.judge import values
-from grading.judging.mistakes import CUT, ERROR, loses_a_length_of_one, misbehaviours, only_in_training
+from grading.judging.mistakes import loses_a_length_of_one, misbehaviours, only_in_training
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.engine.contract import NOT_YOURS
-from transformer_lm.checks.topic_04_language_model.embed import EMBED, OTHER_NAME, PADDING_INDEX
+from transformer_lm.checks.topic_04_language_model.embed import EMBED
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
@@ -64,177 +63,106 @@ PLACES = "torch.arange(n, device=tokens.device)"
 SUM = "self.tokens(tokens) + self.positions(places)"
 
 
-def wrong(name: str, hint: str, places: str = PLACES, returned: str = SUM) -> WrongAnswer:
+def wrong(name: str, places: str = PLACES, returned: str = SUM, hint: str = "") -> WrongAnswer:
     """Return the answer that counts positions in another way, or uses the vectors in another way."""
-    return edited(name, hint, MODEL_ANSWER, (PLACES, places), (SUM, returned))
+    return edited(name, MODEL_ANSWER, (PLACES, places), (SUM, returned), hint=hint)
 
-
-FROM_ONE = "Positions are counted from 1: the first row of the table is never used, and the last position has none."
-SWAPPED = "The tables are swapped: tokens are looked up among the positions, and positions among the tokens."
-TOKENS_FOR_PLACES = "The tokens are looked up in both tables: what the second one needs is where they stand."
-ONE_TABLE = "Positions are looked up in the table of tokens: they have a table of their own."
 
 WRONG = (
-    wrong(
-        "positions-replace-tokens",
-        "The vectors of positions take the place of those of the tokens: add them, or the text is lost.",
-        returned="self.positions(places).expand(b, -1, -1)",
-    ),
-    wrong(
-        "no-batch",
-        "Only the vectors of the positions are returned: the tokens are lost, and with them the batch.",
-        returned="self.positions(places)",
-    ),
-    wrong(
-        "positions-left-out",
-        "The positions have no effect: the same token has the same vector wherever it stands.",
-        returned="self.tokens(tokens)",
-    ),
+    wrong("positions-replace-tokens", returned="self.positions(places).expand(b, -1, -1)"),
+    wrong("no-batch", returned="self.positions(places)"),
+    wrong("positions-left-out", returned="self.tokens(tokens)"),
     # Where counting from 1 raises an error, everything before the error is the same as here.
-    wrong("counted-from-one", FROM_ONE, places="torch.arange(1, n + 1) % max_len"),
+    wrong("counted-from-one", places="torch.arange(1, n + 1) % max_len"),
+    wrong("counted-from-the-end", places="torch.arange(n).flip(0)"),
+    wrong("last-rows", places="torch.arange(max_len - n, max_len)"),
+    wrong("all-the-first", places="torch.zeros(n, dtype=torch.long)"),
+    wrong("numbers-of-sequences", places="torch.arange(b)[:, None]"),
+    wrong("counted-through-the-batch", places="torch.arange(b * n).view(b, n) % max_len"),
+    wrong("tokens-in-both-tables", places="tokens % max_len"),
+    wrong("tables-swapped", returned="self.positions(tokens % max_len) + self.tokens(places % vocab_size)"),
+    wrong("one-table-for-both", returned="self.tokens(tokens) + self.tokens(places % vocab_size)"),
+    wrong("multiplied", returned=SUM.replace("+", "*")),
+    wrong("subtracted", returned=SUM.replace("+", "-")),
+    wrong("averaged", returned=f"({SUM}) / 2"),
     wrong(
-        "counted-from-the-end",
-        "Positions are counted from the last one back: the first of a sequence should be position 0.",
-        places="torch.arange(n).flip(0)",
+        "concatenated", returned="torch.cat([self.tokens(tokens), self.positions(places).expand(b, -1, -1)], dim=-1)"
     ),
-    wrong(
-        "last-rows",
-        "The last rows of the table are added: a sequence begins with position 0, however short it is.",
-        places="torch.arange(max_len - n, max_len)",
-    ),
-    wrong(
-        "all-the-first",
-        "Every position gets the vector of position 0: they can't be told apart.",
-        places="torch.zeros(n, dtype=torch.long)",
-    ),
-    wrong(
-        "numbers-of-sequences",
-        "What is counted are the sequences of the batch: all positions of a sequence get the same vector.",
-        places="torch.arange(b)[:, None]",
-    ),
-    wrong(
-        "counted-through-the-batch",
-        "Positions are counted on from one sequence to the next: each sequence begins at position 0.",
-        places="torch.arange(b * n).view(b, n) % max_len",
-    ),
-    wrong("tokens-in-both-tables", TOKENS_FOR_PLACES, places="tokens % max_len"),
-    wrong(
-        "tables-swapped",
-        SWAPPED,
-        returned="self.positions(tokens % max_len) + self.tokens(places % vocab_size)",
-    ),
-    wrong("one-table-for-both", ONE_TABLE, returned="self.tokens(tokens) + self.tokens(places % vocab_size)"),
-    wrong("multiplied", "The two vectors are multiplied: they should be added.", returned=SUM.replace("+", "*")),
-    wrong(
-        "subtracted", "The vectors of positions are subtracted: they should be added.", returned=SUM.replace("+", "-")
-    ),
-    wrong("averaged", "The mean of the two vectors is returned: add them, and do not halve.", returned=f"({SUM}) / 2"),
-    wrong(
-        "concatenated",
-        "The two vectors stand side by side and are twice as wide: they should be added.",
-        returned="torch.cat([self.tokens(tokens), self.positions(places).expand(b, -1, -1)], dim=-1)",
-    ),
-    wrong(
-        "appended",
-        "The vectors of positions are appended as further positions: they should be added.",
-        returned="torch.cat([self.tokens(tokens), self.positions(places).expand(b, -1, -1)], dim=1)",
-    ),
-    wrong("added-twice", "The vectors of positions are added twice.", returned=f"{SUM} + self.positions(places)"),
-    wrong(
-        "tokens-added-twice",
-        "The vectors of tokens are added twice.",
-        returned=f"{SUM} + self.tokens(tokens)",
-    ),
-    wrong(
-        "mean-of-positions",
-        "The mean of the vectors of positions is added: every position needs its own.",
-        returned="self.tokens(tokens) + self.positions(places).mean(dim=0)",
-    ),
-    wrong(
-        "tokens-averaged",
-        "The mean over the tokens of a sequence is taken: every position keeps its own token.",
-        returned="self.tokens(tokens).mean(dim=1, keepdim=True) + self.positions(places)",
-    ),
-    wrong(
-        "numbers-of-positions-added",
-        "The numbers of the positions are added, not the vectors that stand for them.",
-        returned="self.tokens(tokens) + places[:, None]",
-    ),
-    wrong(
-        "numbers-of-tokens-added",
-        "The numbers of the tokens are added to the vectors of positions, not the vectors that stand for them.",
-        returned="tokens[:, :, None] + self.positions(places)",
-    ),
-    wrong(
-        "scaled-by-root",
-        "The vectors of tokens are multiplied by the root of their width: nothing asks for that here.",
-        returned="self.tokens(tokens) * self.tokens.embedding_dim**0.5 + self.positions(places)",
-    ),
-    wrong(
-        "divided-by-root",
-        "The sum is divided by the root of its width: nothing asks for that here.",
-        returned=f"({SUM}) / self.tokens.embedding_dim**0.5",
-    ),
-    wrong(
-        "normalised",
-        "The sum is normalised: return it as it is, the norms come later.",
-        returned=f"F.layer_norm({SUM}, (self.tokens.embedding_dim,))",
-    ),
-    wrong(
-        "relu", "Numbers below 0 are cut off: the sum of the two vectors may have any sign.", returned=f"({SUM}).relu()"
-    ),
-    wrong(
-        "one-vector-for-a-sequence",
-        "The positions are added up: every position should keep a vector of its own.",
-        returned=f"({SUM}).sum(dim=1)",
-    ),
-    wrong(
-        "width-before-positions",
-        "The axis of positions stands last: the order is batch, positions, width.",
-        returned=f"({SUM}).mT",
-    ),
+    wrong("appended", returned="torch.cat([self.tokens(tokens), self.positions(places).expand(b, -1, -1)], dim=1)"),
+    wrong("added-twice", returned=f"{SUM} + self.positions(places)"),
+    wrong("tokens-added-twice", returned=f"{SUM} + self.tokens(tokens)"),
+    wrong("mean-of-positions", returned="self.tokens(tokens) + self.positions(places).mean(dim=0)"),
+    wrong("tokens-averaged", returned="self.tokens(tokens).mean(dim=1, keepdim=True) + self.positions(places)"),
+    wrong("numbers-of-positions-added", returned="self.tokens(tokens) + places[:, None]"),
+    wrong("numbers-of-tokens-added", returned="tokens[:, :, None] + self.positions(places)"),
+    wrong("scaled-by-root", returned="self.tokens(tokens) * self.tokens.embedding_dim**0.5 + self.positions(places)"),
+    wrong("divided-by-root", returned=f"({SUM}) / self.tokens.embedding_dim**0.5"),
+    wrong("normalised", returned=f"F.layer_norm({SUM}, (self.tokens.embedding_dim,))"),
+    wrong("relu", returned=f"({SUM}).relu()"),
+    wrong("one-vector-for-a-sequence", returned=f"({SUM}).sum(dim=1)"),
+    wrong("width-before-positions", returned=f"({SUM}).mT"),
     wrong(
         "first-sequence-only",
-        "Only the first sequence gets its positions: all of them should.",
         returned="torch.cat([self.tokens(tokens[:1]) + self.positions(places), self.tokens(tokens[1:])])",
+        hint="positions-of-the-first-sequence-only",
     ),
 )
 
-SHAPES = "Two shapes do not fit together there. Print the shape of each tensor just before that line."
-TABLE = "Make self.{} a table of embeddings in __init__: how many there are, then how wide each is."
-TOKENS, POSITIONS = TABLE.format("tokens"), TABLE.format("positions")
-NOT_REACHED = "No line of yours was reached: compare the names and arguments of your `def` with the given ones."
 
 MISBEHAVING = (
     *misbehaviours(MODEL_ANSWER, "Embed.forward", longer=(3, 13)),
     loses_a_length_of_one(MODEL_ANSWER, "Embed.forward"),
     only_in_training(MODEL_ANSWER, "Embed.forward"),
-    wrong("counted-from-one-until-it-overflows", FROM_ONE, places="torch.arange(1, n + 1)"),
-    wrong("tables-swapped-until-it-overflows", SWAPPED, returned="self.positions(tokens) + self.tokens(places)"),
-    wrong("one-table-until-it-overflows", ONE_TABLE, returned="self.tokens(tokens) + self.tokens(places)"),
-    wrong("numbers-of-sequences-unshaped", SHAPES, places="torch.arange(b)"),
-    wrong("whole-table", SHAPES, returned="self.tokens(tokens) + self.positions.weight"),
-    wrong("one-number-for-all", ERROR, places="n"),
-    wrong("tokens-detached", CUT, returned="self.tokens(tokens).detach() + self.positions(places)"),
-    wrong("positions-detached", CUT, returned="self.tokens(tokens) + self.positions.weight.data[:n]"),
+    wrong("counted-from-one-until-it-overflows", places="torch.arange(1, n + 1)", hint="counted-from-one"),
+    wrong(
+        "tables-swapped-until-it-overflows",
+        returned="self.positions(tokens) + self.tokens(places)",
+        hint="tables-swapped",
+    ),
+    wrong(
+        "one-table-until-it-overflows", returned="self.tokens(tokens) + self.tokens(places)", hint="one-table-for-both"
+    ),
+    wrong("numbers-of-sequences-unshaped", places="torch.arange(b)", hint="shapes-do-not-fit"),
+    wrong("whole-table", returned="self.tokens(tokens) + self.positions.weight", hint="shapes-do-not-fit"),
+    wrong("one-number-for-all", places="n", hint="raises"),
+    wrong("tokens-detached", returned="self.tokens(tokens).detach() + self.positions(places)", hint="graph-cut"),
+    wrong("positions-detached", returned="self.tokens(tokens) + self.positions.weight.data[:n]", hint="graph-cut"),
+    edited("token-zero-never-learns", MODEL_ANSWER, ("(vocab_size, hidden)", "(vocab_size, hidden, padding_idx=0)")),
     edited(
-        "token-zero-never-learns",
-        PADDING_INDEX,
+        "sizes-in-another-order",
         MODEL_ANSWER,
-        ("(vocab_size, hidden)", "(vocab_size, hidden, padding_idx=0)"),
+        ("vocab_size, hidden, max_len", "hidden, vocab_size, max_len"),
+        hint="not-an-embedding-table",
     ),
     edited(
-        "sizes-in-another-order", TOKENS, MODEL_ANSWER, ("vocab_size, hidden, max_len", "hidden, vocab_size, max_len")
+        "tokens-turned-round",
+        MODEL_ANSWER,
+        ("(vocab_size, hidden)", "(hidden, vocab_size)"),
+        hint="not-an-embedding-table",
     ),
-    edited("tokens-turned-round", TOKENS, MODEL_ANSWER, ("(vocab_size, hidden)", "(hidden, vocab_size)")),
-    edited("positions-turned-round", POSITIONS, MODEL_ANSWER, ("(max_len, hidden)", "(hidden, max_len)")),
-    edited("a-position-for-each-token", POSITIONS, MODEL_ANSWER, ("(max_len, hidden)", "(vocab_size, hidden)")),
-    edited("one-row-more", POSITIONS, MODEL_ANSWER, ("(max_len, hidden)", "(max_len + 1, hidden)")),
-    edited("linear-for-a-table", TOKENS, MODEL_ANSWER, ("tokens = nn.Embedding", "tokens = nn.Linear")),
-    edited("another-name", OTHER_NAME, MODEL_ANSWER, ("self.positions = nn", "self.places = nn")),
-    WrongAnswer("the-package-s-own", NOT_YOURS, "from transformer_lm.modeling_lm import Embed\n"),
-    edited("forward-misspelt", NOT_REACHED, MODEL_ANSWER, ("def forward", "def foward")),
-    edited("nothing-returned", "Return output as one tensor.", MODEL_ANSWER, (f"return {SUM}", SUM)),
+    edited(
+        "positions-turned-round",
+        MODEL_ANSWER,
+        ("(max_len, hidden)", "(hidden, max_len)"),
+        hint="not-an-embedding-table",
+    ),
+    edited(
+        "a-position-for-each-token",
+        MODEL_ANSWER,
+        ("(max_len, hidden)", "(vocab_size, hidden)"),
+        hint="not-an-embedding-table",
+    ),
+    edited("one-row-more", MODEL_ANSWER, ("(max_len, hidden)", "(max_len + 1, hidden)"), hint="not-an-embedding-table"),
+    edited(
+        "linear-for-a-table",
+        MODEL_ANSWER,
+        ("tokens = nn.Embedding", "tokens = nn.Linear"),
+        hint="not-an-embedding-table",
+    ),
+    edited("another-name", MODEL_ANSWER, ("self.positions = nn", "self.places = nn")),
+    WrongAnswer("the-package-s-own", "from transformer_lm.modeling_lm import Embed\n", hint="not-yours"),
+    edited("forward-misspelt", MODEL_ANSWER, ("def forward", "def foward"), hint="not-reached"),
+    edited("nothing-returned", MODEL_ANSWER, (f"return {SUM}", SUM), hint="not-a-tensor"),
 )
 
 FORWARDS = {

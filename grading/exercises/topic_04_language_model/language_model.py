@@ -7,11 +7,10 @@ import numpy as np
 from grading.exercises.topic_02_multi_head_attention.decoder_block import linear, normalised
 from grading.exercises.topic_03_classification.sequence_classifier import SEQUENCES_APART
 from grading.judging.judge import values
-from grading.judging.mistakes import ERROR, IN_PLACE, loses_a_length_of_one, misbehaviours, no_epsilon, only_in_training
+from grading.judging.mistakes import loses_a_length_of_one, misbehaviours, no_epsilon, only_in_training
 from grading.judging.properties import Ask, Property, same
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.engine.calling import OTHER_SIZES
-from transformer_lm.checks.topic_04_language_model.language_model import KEEP_INIT, LANGUAGE_MODEL
+from transformer_lm.checks.topic_04_language_model.language_model import LANGUAGE_MODEL
 
 NORMS = ("attention_norm", "mlp_norm")
 PARTS = ("attention", "mlp")
@@ -64,10 +63,7 @@ def _ignores_the_future(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: ran
     return same(before[:, :-1], after[:, :-1])
 
 
-IGNORES_THE_FUTURE = Property(
-    "The last token has an effect on the logits of positions before it: they should know nothing of the future.",
-    _ignores_the_future,
-)
+IGNORES_THE_FUTURE = Property("last-token-read-before-it", _ignores_the_future)
 
 # --- answers ------------------------------------------------------------------------------------
 
@@ -108,338 +104,154 @@ THINK = "x = x + mlp(mlp_norm(x))"
 LOGITS = "self.unembed(self.final_norm(x))"
 
 
-def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+def wrong(name: str, hint: str = "", **lines: str) -> WrongAnswer:
     """Return the model answer with a mistake in some of its lines."""
     ours = {"places": PLACES, "embedded": EMBEDDED, "blocks": BLOCKS, "read": READ, "think": THINK, "logits": LOGITS}
-    return edited(name, hint, MODEL_ANSWER, *((ours[line], theirs) for line, theirs in lines.items()))
+    return edited(name, MODEL_ANSWER, *((ours[line], theirs) for line, theirs in lines.items()), hint=hint)
 
 
 EMBEDDING_MISTAKES = (
     wrong(
         "positions-replace-embeddings",
-        "The vectors of positions take the place of those of tokens: add them, or the words are lost.",
         embedded="x = self.tokens(tokens)\n        x = self.positions(places).expand_as(x)",
     ),
-    wrong(
-        "no-positions",
-        "The vectors of positions are missing: the blocks hear nothing of where a token stands.",
-        embedded="x = self.tokens(tokens)",
-    ),
-    wrong(
-        "positions-multiplied",
-        "The vectors of tokens and positions are multiplied: they should be added.",
-        embedded="x = self.tokens(tokens) * self.positions(places)",
-    ),
-    wrong(
-        "positions-subtracted",
-        "The vectors of positions are subtracted: they should be added.",
-        embedded="x = self.tokens(tokens) - self.positions(places)",
-    ),
-    wrong(
-        "embeddings-averaged",
-        "The mean of the vectors of tokens and positions is taken: add them, and do not halve.",
-        embedded="x = (self.tokens(tokens) + self.positions(places)) / 2",
-    ),
+    wrong("no-positions", embedded="x = self.tokens(tokens)"),
+    wrong("positions-multiplied", embedded="x = self.tokens(tokens) * self.positions(places)"),
+    wrong("positions-subtracted", embedded="x = self.tokens(tokens) - self.positions(places)", hint="subtracted"),
+    wrong("embeddings-averaged", embedded="x = (self.tokens(tokens) + self.positions(places)) / 2"),
     wrong(
         "embeddings-scaled",
-        "The vectors of tokens are multiplied by the root of their width: nothing asks for that here.",
         embedded="x = self.tokens(tokens)\n        x = x * x.shape[-1] ** 0.5 + self.positions(places)",
+        hint="scaled-by-root",
     ),
-    wrong(
-        "counted-from-one",
-        "Positions are counted from 1: the first row of their table is never used, and the last position has none.",
-        places="torch.arange(1, n + 1, device=tokens.device)",
-    ),
-    wrong(
-        "counted-from-the-end",
-        "Positions are counted from the last one back: the first token of a sequence stands at position 0.",
-        places="torch.arange(n, device=tokens.device).flip(0)",
-    ),
-    wrong(
-        "last-rows",
-        "The last rows of the table of positions are used: a sequence begins at position 0, however short it is.",
-        places="torch.arange(-n, 0, device=tokens.device) + len(self.positions.weight)",
-    ),
-    wrong(
-        "all-the-first",
-        "Every token gets the vector of position 0: where it stands makes no difference.",
-        places="torch.zeros(n, dtype=torch.long, device=tokens.device)",
-    ),
-    wrong(
-        "numbers-of-sequences",
-        "What is counted are the sequences of the batch: all tokens of a sequence get the same position.",
-        places="torch.arange(b, device=tokens.device)[:, None]",
-    ),
+    wrong("counted-from-one", places="torch.arange(1, n + 1, device=tokens.device)"),
+    wrong("counted-from-the-end", places="torch.arange(n, device=tokens.device).flip(0)"),
+    wrong("last-rows", places="torch.arange(-n, 0, device=tokens.device) + len(self.positions.weight)"),
+    wrong("all-the-first", places="torch.zeros(n, dtype=torch.long, device=tokens.device)"),
+    wrong("numbers-of-sequences", places="torch.arange(b, device=tokens.device)[:, None]"),
     wrong(
         "counted-through-the-batch",
-        "Positions are counted on from one sequence to the next: each sequence begins at position 0.",
         places="torch.arange(b * n, device=tokens.device).view(b, n) % len(self.positions.weight)",
     ),
-    wrong(
-        "tokens-as-positions",
-        "The table of positions is read at the numbers of the tokens, not at those of their places.",
-        places="tokens",
-    ),
-    wrong(
-        "positions-in-every-block",
-        "The vectors of positions are added again in every block: once, before the first, is enough.",
-        read=f"x = x + self.positions(places)\n            {READ}",
-    ),
+    wrong("tokens-as-positions", places="tokens"),
+    wrong("positions-in-every-block", read=f"x = x + self.positions(places)\n            {READ}"),
 )
 
 RESIDUAL_MISTAKES = (
-    wrong(
-        "no-residual",
-        "There is no residual: each part's output takes the place of x, in place of being added to it.",
-        read="x = attention(attention_norm(x))",
-        think="x = mlp(mlp_norm(x))",
-    ),
-    wrong(
-        "no-residual-around-attention",
-        "The residual around attention is missing: its output takes the place of x, in place of being added.",
-        read="x = attention(attention_norm(x))",
-    ),
-    wrong(
-        "no-residual-around-mlp",
-        "The residual around the MLP is missing: its output takes the place of x, in place of being added.",
-        think="x = mlp(mlp_norm(x))",
-    ),
+    wrong("no-residual", read="x = attention(attention_norm(x))", think="x = mlp(mlp_norm(x))"),
+    wrong("no-residual-around-attention", read="x = attention(attention_norm(x))"),
+    wrong("no-residual-around-mlp", think="x = mlp(mlp_norm(x))"),
     wrong(
         "residual-of-the-normalised",
-        "The normalised x is added: the residual goes around the norm too, from x as it came in.",
         read="x = attention_norm(x) + attention(attention_norm(x))",
         think="x = mlp_norm(x) + mlp(mlp_norm(x))",
     ),
+    wrong("residual-of-the-normalised-before-attention", read="x = attention_norm(x) + attention(attention_norm(x))"),
+    wrong("residual-of-the-normalised-before-mlp", think="x = mlp_norm(x) + mlp(mlp_norm(x))"),
     wrong(
-        "residual-of-the-normalised-before-attention",
-        "Around attention the normalised x is added: the residual goes around the norm too.",
-        read="x = attention_norm(x) + attention(attention_norm(x))",
-    ),
-    wrong(
-        "residual-of-the-normalised-before-mlp",
-        "Around the MLP the normalised x is added: the residual goes around the norm too.",
-        think="x = mlp_norm(x) + mlp(mlp_norm(x))",
-    ),
-    wrong(
-        "input-added-again",
-        "The second residual adds x as it came into the block: what attention has found is lost.",
-        read="attended = x + attention(attention_norm(x))",
-        think="x = x + mlp(mlp_norm(attended))",
+        "input-added-again", read="attended = x + attention(attention_norm(x))", think="x = x + mlp(mlp_norm(attended))"
     ),
     wrong(
         "embeddings-added-again",
-        "The residuals add the embeddings again and again: what earlier blocks have found is lost.",
         embedded=f"{EMBEDDED}\n        embedded = x",
         read="x = embedded + attention(attention_norm(x))",
     ),
     wrong(
         "in-parallel",
-        "Attention and MLP of a block read the same x: the MLP should think about what attention has added.",
         read="before = x\n            x = x + attention(attention_norm(x))",
         think="x = x + mlp(mlp_norm(before))",
     ),
     wrong(
         "residual-around-the-block-too",
-        "Each block's input is added once more at its end: the two residuals carry it already.",
         read=f"before = x\n            {READ}",
         think="x = before + x + mlp(mlp_norm(x))",
     ),
-    wrong(
-        "one-residual-for-both",
-        "One residual goes around attention and MLP together: each of them has its own.",
-        read="read = attention(attention_norm(x))",
-        think="x = x + mlp(mlp_norm(read))",
-    ),
+    wrong("one-residual-for-both", read="read = attention(attention_norm(x))", think="x = x + mlp(mlp_norm(read))"),
 )
 
 NORM_MISTAKES = (
     no_epsilon(MODEL_ANSWER, "attention_norm(x)", "mlp_norm(x)", "self.final_norm(x)"),
+    wrong("post-norm", read="x = attention_norm(x + attention(x))", think="x = mlp_norm(x + mlp(x))"),
+    wrong("norm-of-outputs", read="x = x + attention_norm(attention(x))", think="x = x + mlp_norm(mlp(x))"),
+    wrong("no-norms-in-blocks", read="x = x + attention(x)", think="x = x + mlp(x)"),
+    wrong("no-norm-before-attention", read="x = x + attention(x)"),
+    wrong("no-norm-before-mlp", think="x = x + mlp(x)"),
+    wrong("norms-swapped", blocks="zip(self.mlp_norms, self.attentions, self.attention_norms, self.mlps)"),
+    wrong("attention-norm-twice", think="x = x + mlp(attention_norm(x))"),
+    wrong("mlp-norm-twice", read="x = x + attention(mlp_norm(x))"),
     wrong(
-        "post-norm",
-        "The norms come after the sums, as in the first transformers: here each comes before its part.",
-        read="x = attention_norm(x + attention(x))",
-        think="x = mlp_norm(x + mlp(x))",
-    ),
-    wrong(
-        "norm-of-outputs",
-        "The norms are applied to what comes out of the parts: here they are for what goes in.",
-        read="x = x + attention_norm(attention(x))",
-        think="x = x + mlp_norm(mlp(x))",
-    ),
-    wrong(
-        "no-norms-in-blocks",
-        "The norms in the blocks are missing: all parts get x as it is.",
-        read="x = x + attention(x)",
-        think="x = x + mlp(x)",
-    ),
-    wrong("no-norm-before-attention", "The norm before attention is missing.", read="x = x + attention(x)"),
-    wrong("no-norm-before-mlp", "The norm before the MLP is missing: each part has its own.", think="x = x + mlp(x)"),
-    wrong(
-        "norms-swapped",
-        "The two norms of a block are swapped: each part has one of its own, which learns its own weights.",
-        blocks="zip(self.mlp_norms, self.attentions, self.attention_norms, self.mlps)",
-    ),
-    wrong(
-        "attention-norm-twice",
-        "The norm of attention is used before the MLP as well, which has one of its own.",
-        think="x = x + mlp(attention_norm(x))",
-    ),
-    wrong(
-        "mlp-norm-twice",
-        "The norm of the MLP is used before attention as well, which has one of its own.",
-        read="x = x + attention(mlp_norm(x))",
-    ),
-    wrong(
-        "final-norm-everywhere",
-        "The final norm is used in the blocks as well: their parts have norms of their own.",
-        read="x = x + attention(self.final_norm(x))",
-        think="x = x + mlp(self.final_norm(x))",
+        "final-norm-everywhere", read="x = x + attention(self.final_norm(x))", think="x = x + mlp(self.final_norm(x))"
     ),
     wrong(
         "norms-of-the-first-block",
-        "All blocks use the norms of the first one: each has norms of its own.",
         read="x = x + attention(self.attention_norms[0](x))",
         think="x = x + mlp(self.mlp_norms[0](x))",
     ),
-    wrong("no-final-norm", "The final norm is missing, before the logits are made.", logits="self.unembed(x)"),
-    wrong(
-        "final-norm-in-every-block",
-        "The final norm comes at the end of every block: it stands once, after the last one.",
-        think=f"{THINK}\n            x = self.final_norm(x)",
-        logits="self.unembed(x)",
-    ),
-    wrong(
-        "final-norm-first",
-        "The final norm comes before the blocks: it stands after the last one.",
-        embedded=f"{EMBEDDED}\n        x = self.final_norm(x)",
-        logits="self.unembed(x)",
-    ),
+    wrong("no-final-norm", logits="self.unembed(x)"),
+    wrong("final-norm-in-every-block", think=f"{THINK}\n            x = self.final_norm(x)", logits="self.unembed(x)"),
+    wrong("final-norm-first", embedded=f"{EMBEDDED}\n        x = self.final_norm(x)", logits="self.unembed(x)"),
 )
 
 BLOCK_MISTAKES = (
-    wrong("blocks-reversed", "The blocks come in reverse order.", blocks=f"reversed(list({BLOCKS}))"),
-    wrong(
-        "first-block-only",
-        "Only the first block is used: all of them should follow each other.",
-        blocks=f"list({BLOCKS})[:1]",
-    ),
-    wrong(
-        "last-block-only",
-        "Only the last block has an effect: each should read what the one before it has made.",
-        blocks=f"list({BLOCKS})[-1:]",
-    ),
-    wrong(
-        "first-block-each-time",
-        "The first block is used again and again: each has its own attention, MLP and norms.",
-        blocks=f"list({BLOCKS})[:1] * len(self.mlps)",
-    ),
-    wrong("no-blocks", "The blocks have no effect: the embeddings go to the logits as they are.", blocks="[]"),
-    wrong("blocks-twice", "All blocks are used twice.", blocks=f"list({BLOCKS}) * 2"),
-    wrong(
-        "mlp-first",
-        "The MLP comes before attention: first positions read each other, then each thinks about what it has read.",
-        read="x = mlp(mlp_norm(x)) + x",
-        think="x = attention(attention_norm(x)) + x",
-    ),
+    wrong("blocks-reversed", blocks=f"reversed(list({BLOCKS}))"),
+    wrong("first-block-only", blocks=f"list({BLOCKS})[:1]"),
+    wrong("last-block-only", blocks=f"list({BLOCKS})[-1:]"),
+    wrong("first-block-each-time", blocks=f"list({BLOCKS})[:1] * len(self.mlps)"),
+    wrong("no-blocks", blocks="[]"),
+    wrong("blocks-twice", blocks=f"list({BLOCKS}) * 2"),
+    wrong("mlp-first", read="x = mlp(mlp_norm(x)) + x", think="x = attention(attention_norm(x)) + x"),
     wrong(
         "all-attentions-first",
-        "All attentions come first, then all MLPs: they take turns, block by block.",
         think=f"pass\n        for mlp_norm, mlp in zip(self.mlp_norms, self.mlps):\n            {THINK}",
     ),
-    wrong("no-attention", "Attention has no effect: positions do not read each other.", read="pass"),
-    wrong("no-mlp", "The MLPs have no effect: only attention adds something.", think="pass"),
-    wrong(
-        "reads-the-future",
-        "Attention gets the positions in reverse order: each reads those after it, in place of those before.",
-        read="x = x + attention(attention_norm(x).flip(1)).flip(1)",
-    ),
+    wrong("no-attention", read="pass"),
+    wrong("no-mlp", think="pass"),
+    wrong("reads-the-future", read="x = x + attention(attention_norm(x).flip(1)).flip(1)"),
 )
 
 LOGITS_MISTAKES = (
-    wrong(
-        "softmax-inside",
-        "The model ends in a softmax, and the loss would apply another: it expects logits.",
-        logits=f"{LOGITS}.softmax(dim=-1)",
-    ),
-    wrong(
-        "log-softmax-inside",
-        "The model ends in a log-softmax: that is part of the loss, which expects logits.",
-        logits=f"{LOGITS}.log_softmax(dim=-1)",
-    ),
-    wrong(
-        "softmax-over-positions",
-        "The model ends in a softmax, and over positions: it should end in logits.",
-        logits=f"{LOGITS}.softmax(dim=1)",
-    ),
-    wrong(
-        "relu-on-logits",
-        "The logits pass a ReLU: those below 0 are lost, though a token may well have a negative one.",
-        logits=f"{LOGITS}.relu()",
-    ),
-    wrong(
-        "tied",
-        "The logits are made with the table of token embeddings: self.unembed is there for that.",
-        logits="self.final_norm(x) @ self.tokens.weight.T",
-    ),
-    wrong("no-bias", "The bias of the last layer is missing.", logits="self.final_norm(x) @ self.unembed.weight.T"),
-    wrong(
-        "last-position-only",
-        "Only the last position gets logits: all of them learn to predict, so all need them.",
-        logits="self.unembed(self.final_norm(x))[:, -1]",
-    ),
-    wrong(
-        "last-position-alone",
-        "Only the last position gets logits: all of them learn to predict, so all need them.",
-        logits="self.unembed(self.final_norm(x))[:, -1:]",
-    ),
-    wrong(
-        "mean-over-positions",
-        "The positions are averaged, as in a classifier: here each has logits of its own.",
-        logits="self.unembed(self.final_norm(x).mean(dim=1))",
-    ),
-    wrong(
-        "argmax-inside",
-        "The best tokens are returned, from which nothing can learn: the loss needs all logits.",
-        logits=f"{LOGITS}.argmax(dim=-1)",
-    ),
-    wrong(
-        "not-unembedded",
-        "The vectors of the positions are returned: the step from them to logits is missing.",
-        logits="self.final_norm(x)",
-    ),
-    wrong(
-        "vocabulary-second",
-        "The axes are in another order: positions come before the vocabulary.",
-        logits=f"{LOGITS}.transpose(1, 2)",
-    ),
+    wrong("softmax-inside", logits=f"{LOGITS}.softmax(dim=-1)"),
+    wrong("log-softmax-inside", logits=f"{LOGITS}.log_softmax(dim=-1)"),
+    wrong("softmax-over-positions", logits=f"{LOGITS}.softmax(dim=1)"),
+    wrong("relu-on-logits", logits=f"{LOGITS}.relu()"),
+    wrong("tied", logits="self.final_norm(x) @ self.tokens.weight.T"),
+    wrong("no-bias", logits="self.final_norm(x) @ self.unembed.weight.T", hint="no-output-bias"),
+    wrong("last-position-only", logits="self.unembed(self.final_norm(x))[:, -1]"),
+    wrong("last-position-alone", logits="self.unembed(self.final_norm(x))[:, -1:]", hint="last-position-only"),
+    wrong("mean-over-positions", logits="self.unembed(self.final_norm(x).mean(dim=1))"),
+    wrong("argmax-inside", logits=f"{LOGITS}.argmax(dim=-1)"),
+    wrong("not-unembedded", logits="self.final_norm(x)"),
+    wrong("vocabulary-second", logits=f"{LOGITS}.transpose(1, 2)"),
 )
 
 MISBEHAVING = (
     *misbehaviours(MODEL_ANSWER, "LanguageModel.forward", longer=(6, 16)),
     loses_a_length_of_one(MODEL_ANSWER, "LanguageModel.forward"),
     only_in_training(MODEL_ANSWER, "LanguageModel.forward"),
-    wrong("adds-in-place", IN_PLACE, read="x += attention(attention_norm(x))", think="x += mlp(mlp_norm(x))"),
-    wrong("always-two-blocks", OTHER_SIZES, blocks=f"list({BLOCKS})[:2]"),
-    wrong("centred-over-positions", IGNORES_THE_FUTURE.hint, embedded=f"{EMBEDDED}\n        x = x - x.mean(1, True)"),
     wrong(
-        "unknown-mixture-of-sequences", SEQUENCES_APART.hint, embedded=f"{EMBEDDED}\n        x = x - x.mean(0, True)"
+        "adds-in-place",
+        read="x += attention(attention_norm(x))",
+        think="x += mlp(mlp_norm(x))",
+        hint="changed-in-place",
+    ),
+    wrong("always-two-blocks", blocks=f"list({BLOCKS})[:2]", hint="other-sizes"),
+    wrong(
+        "centred-over-positions",
+        embedded=f"{EMBEDDED}\n        x = x - x.mean(1, True)",
+        hint="last-token-read-before-it",
     ),
     wrong(
-        "whole-table-of-positions",
-        "Two shapes do not fit together there. Print the shape of each tensor just before that line.",
-        embedded="x = self.tokens(tokens) + self.positions.weight",
+        "unknown-mixture-of-sequences", embedded=f"{EMBEDDED}\n        x = x - x.mean(0, True)", hint="sequences-mix"
     ),
-    wrong("list-called", ERROR, read="x = x + self.attentions(attention_norm(x))"),
-    wrong("probabilities-too", "Return logits as one tensor.", logits=f"{LOGITS}, {LOGITS}.softmax(dim=-1)"),
-    edited("nothing-returned", "Return logits as one tensor.", MODEL_ANSWER, (f"return {LOGITS}", LOGITS)),
-    edited(
-        "no-module",
-        "Derive your class from nn.Module, and give the check the class itself.",
-        MODEL_ANSWER,
-        ("(nn.Module)", ""),
+    wrong(
+        "whole-table-of-positions", embedded="x = self.tokens(tokens) + self.positions.weight", hint="shapes-do-not-fit"
     ),
+    wrong("list-called", read="x = x + self.attentions(attention_norm(x))", hint="raises"),
+    wrong("probabilities-too", logits=f"{LOGITS}, {LOGITS}.softmax(dim=-1)", hint="not-a-tensor"),
+    edited("nothing-returned", MODEL_ANSWER, (f"return {LOGITS}", LOGITS), hint="not-a-tensor"),
+    edited("no-module", MODEL_ANSWER, ("(nn.Module)", ""), hint="not-a-module"),
     *(
-        edited(name, KEEP_INIT, MODEL_ANSWER, edit)
+        edited(name, MODEL_ANSWER, edit, hint="init-changed")
         for name, edit in {
             "list-of-attentions": ("nn.ModuleList(attentions)", "attentions"),
             "mlps-renamed": ("self.mlps = nn", "self.parts = nn"),

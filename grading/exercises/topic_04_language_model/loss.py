@@ -5,10 +5,8 @@ import random
 import numpy as np
 
 from grading.judging.judge import values
-from grading.judging.mistakes import CUT, misbehaviours
+from grading.judging.mistakes import misbehaviours
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.engine.calling import OTHER_LENGTH
-from transformer_lm.checks.engine.contract import NOT_YOURS
 from transformer_lm.checks.topic_04_language_model.loss import LARGE, LOSS, NO_TOKEN
 
 
@@ -68,248 +66,123 @@ MEAN = "losses[real].mean()"
 
 
 def wrong(
-    name: str, hint: str, real: str = REAL, log_p: str = LOG_P, losses: str = LOSSES, returned: str = MEAN
+    name: str, real: str = REAL, log_p: str = LOG_P, losses: str = LOSSES, returned: str = MEAN, hint: str = ""
 ) -> WrongAnswer:
     """Return the model answer with a mistake in some of its lines."""
-    return edited(name, hint, MODEL_ANSWER, (REAL, real), (LOG_P, log_p), (LOSSES, losses), (MEAN, returned))
+    return edited(name, MODEL_ANSWER, (REAL, real), (LOG_P, log_p), (LOSSES, losses), (MEAN, returned), hint=hint)
 
-
-OVERFLOW = "Right for small logits only: e to a large power overflows, and the log of 0 is -inf. Use a stable way."
-LAST_LEFT_OUT = (
-    "With pad=-1 no label is padding, but that of the last token is left out: an index of -1 counts from the end."
-)
 
 WRONG = (
-    wrong(
-        "padding-predicted",
-        "Padding counts as a label: the model should not have to predict what fills up a sequence.",
-        returned="losses.mean()",
-    ),
-    wrong(
-        "averaged-over-padding",
-        "The losses at padding are 0, but still counted in the mean: divide by the number of real labels.",
-        returned="(losses * real).mean()",
-    ),
-    wrong(
-        "mask-inverted",
-        "The mask is inverted: the mean is over the padding, and all real labels are left out.",
-        real="labels == pad",
-    ),
-    wrong(
-        "zero-taken-for-padding",
-        "The token 0 is taken for padding: which token that is, `pad` tells.",
-        real="labels != 0",
-    ),
-    wrong(
-        "softmax-twice",
-        "The softmax is applied twice: probabilities go in where logits belong.",
-        log_p="logits.softmax(dim=-1).log_softmax(dim=-1)",
-    ),
-    wrong(
-        "softmax-over-positions",
-        "The softmax runs over the positions: at each position the tokens of the vocabulary compete.",
-        log_p="logits.log_softmax(dim=1)",
-    ),
-    wrong(
-        "softmax-over-batch",
-        "The softmax runs over the batch: at each position the tokens of the vocabulary compete.",
-        log_p="logits.log_softmax(dim=0)",
-    ),
-    wrong(
-        "no-softmax",
-        "The logits themselves are taken for log probabilities: nothing makes their probabilities sum to 1.",
-        log_p="logits",
-    ),
-    wrong(
-        "no-logarithm",
-        "The logarithm is missing: this is minus the mean probability of the labels.",
-        log_p="logits.softmax(dim=-1)",
-    ),
-    wrong(
-        "probability-missed",
-        "This is the mean of 1 minus the probability: the loss takes a logarithm.",
-        log_p="logits.softmax(dim=-1) - 1",
-    ),
-    wrong(
-        "log-of-mean",
-        "The probabilities are averaged before the logarithm: take it of each of them, then the mean.",
-        returned="-(-losses[real]).exp().mean().log()",
-    ),
-    wrong(
-        "sign-missing",
-        "The sign is missing: logarithms of probabilities are below 0, and a loss is above.",
-        returned="-losses[real].mean()",
-    ),
-    wrong(
-        "bits",
-        "The loss is in bits: the natural logarithm is asked for here.",
-        returned="losses[real].mean() / math.log(2)",
-    ),
-    wrong(
-        "decimal-logarithm",
-        "The logarithm is that of base 10: the natural one is asked for.",
-        returned="losses[real].mean() / math.log(10)",
-    ),
-    wrong(
-        "perplexity",
-        "This is e to the power of the loss, the perplexity: return the loss itself.",
-        returned="losses[real].mean().exp()",
-    ),
-    wrong(
-        "summed",
-        "The losses are added up: without a division, a longer batch has a larger loss.",
-        returned="losses[real].sum()",
-    ),
-    wrong(
-        "divided-by-sequences",
-        "The sum is divided by the number of sequences: it is the labels that are averaged.",
-        returned="losses[real].sum() / b",
-    ),
-    wrong(
-        "divided-by-positions",
-        "The sum is divided by the number of positions: it is the labels of all sequences that are averaged.",
-        returned="losses[real].sum() / n",
-    ),
-    wrong(
-        "divided-by-vocabulary",
-        "The mean is divided by the size of the vocabulary, too: each label has one loss, not v of them.",
-        returned="losses[real].mean() / v",
-    ),
-    wrong(
-        "mean-of-means",
-        "The mean of each sequence is taken first: a label in a short sequence counts more than one in a long one.",
-        returned="((losses * real).sum(dim=1) / real.sum(dim=1)).mean()",
-    ),
-    wrong(
-        "mean-of-positions",
-        "The mean of each position is taken first: where few sequences reach, a label counts more than elsewhere.",
-        returned="((losses * real).sum(dim=0) / real.sum(dim=0)).mean()",
-    ),
-    wrong(
-        "last-position-only",
-        "Only the last position counts: every position with a real label should.",
-        returned="losses[:, -1][real[:, -1]].mean()",
-    ),
-    wrong(
-        "first-position-only",
-        "Only the first position counts: every position with a real label should.",
-        returned="losses[:, 0][real[:, 0]].mean()",
-    ),
-    wrong(
-        "first-sequence-only",
-        "Only the first sequence counts: all real labels of the batch should.",
-        returned="losses[0][real[0]].mean()",
-    ),
+    wrong("padding-predicted", returned="losses.mean()"),
+    wrong("averaged-over-padding", returned="(losses * real).mean()"),
+    wrong("mask-inverted", real="labels == pad"),
+    wrong("zero-taken-for-padding", real="labels != 0"),
+    wrong("softmax-twice", log_p="logits.softmax(dim=-1).log_softmax(dim=-1)"),
+    wrong("softmax-over-positions", log_p="logits.log_softmax(dim=1)"),
+    wrong("softmax-over-batch", log_p="logits.log_softmax(dim=0)"),
+    wrong("no-softmax", log_p="logits"),
+    wrong("no-logarithm", log_p="logits.softmax(dim=-1)"),
+    wrong("probability-missed", log_p="logits.softmax(dim=-1) - 1"),
+    wrong("log-of-mean", returned="-(-losses[real]).exp().mean().log()"),
+    wrong("sign-missing", returned="-losses[real].mean()"),
+    wrong("bits", returned="losses[real].mean() / math.log(2)"),
+    wrong("decimal-logarithm", returned="losses[real].mean() / math.log(10)"),
+    wrong("perplexity", returned="losses[real].mean().exp()"),
+    wrong("summed", returned="losses[real].sum()"),
+    wrong("divided-by-sequences", returned="losses[real].sum() / b"),
+    wrong("divided-by-positions", returned="losses[real].sum() / n"),
+    wrong("divided-by-vocabulary", returned="losses[real].mean() / v"),
+    wrong("mean-of-means", returned="((losses * real).sum(dim=1) / real.sum(dim=1)).mean()"),
+    wrong("mean-of-positions", returned="((losses * real).sum(dim=0) / real.sum(dim=0)).mean()"),
+    wrong("last-position-only", returned="losses[:, -1][real[:, -1]].mean()"),
+    wrong("first-position-only", returned="losses[:, 0][real[:, 0]].mean()"),
+    wrong("first-sequence-only", returned="losses[0][real[0]].mean()"),
     wrong(
         "shifted-again",
-        "Logits and labels are shifted once more: the labels were made one token ahead already.",
         losses="-log_p[:, :-1].gather(-1, labels[:, 1:, None])[:, :, 0]",
         returned="losses[real[:, 1:]].mean()",
     ),
     wrong(
         "shifted-back",
-        "Each label meets the logits of the next position: they stand at the same position as it does.",
         losses="-log_p[:, 1:].gather(-1, labels[:, :-1, None])[:, :, 0]",
         returned="losses[real[:, :-1]].mean()",
     ),
-    wrong(
-        "axes-by-view",
-        "The vocabulary is put second by view or reshape, which swaps no axes: it cuts the row of numbers anew.",
-        losses='F.cross_entropy(logits.view(b, v, n), labels, reduction="none")',
-    ),
-    wrong(
-        "best-guess",
-        "This is the loss of the model's best guess, whatever the label is.",
-        losses="-log_p.amax(dim=-1)",
-    ),
-    wrong(
-        "entropy",
-        "This is the entropy of what the model expects: the labels have no effect.",
-        losses="-(log_p.exp() * log_p).sum(dim=-1)",
-    ),
-    wrong(
-        "squared-error",
-        "This is the squared distance from a one-hot vector: the loss is a logarithm of one probability.",
-        losses="(log_p.exp() - F.one_hot(labels, v)).square().sum(dim=-1)",
-    ),
-    wrong(
-        "accuracy",
-        "This is the share of labels that the model guesses: no gradient flows from it.",
-        returned="(logits.argmax(dim=-1) == labels)[real].to(logits.dtype).mean()",
-    ),
-    wrong(
-        "padding-impossible",
-        "The token of padding is left out of the softmax: it is in the vocabulary, and takes its share.",
-        log_p="logits.index_fill(-1, torch.tensor([pad]), -math.inf).log_softmax(dim=-1)",
-    ),
-    wrong("log-of-softmax", OVERFLOW, log_p="logits.softmax(dim=-1).log()"),
+    wrong("axes-by-view", losses='F.cross_entropy(logits.view(b, v, n), labels, reduction="none")'),
+    wrong("best-guess", losses="-log_p.amax(dim=-1)"),
+    wrong("entropy", losses="-(log_p.exp() * log_p).sum(dim=-1)"),
+    wrong("squared-error", losses="(log_p.exp() - F.one_hot(labels, v)).square().sum(dim=-1)"),
+    wrong("accuracy", returned="(logits.argmax(dim=-1) == labels)[real].to(logits.dtype).mean()"),
+    wrong("padding-impossible", log_p="logits.index_fill(-1, torch.tensor([pad]), -math.inf).log_softmax(dim=-1)"),
+    wrong("log-of-softmax", log_p="logits.softmax(dim=-1).log()"),
     wrong(
         "log-of-softmax-times-mask",
-        OVERFLOW,
         log_p="logits.softmax(dim=-1).log()",
         returned="(losses * real).sum() / real.sum()",
+        hint="log-of-softmax",
     ),
     *(
         wrong(
             f"kept-from-zero-by-{small}",
-            "A small number is added before the logarithm: what the model thinks impossible then costs too little.",
             log_p=f"(logits.softmax(dim=-1) + {small}).log()",
+            hint="kept-from-zero-by-1e-6",
         )
         for small in ("1e-6", "1e-7", "1e-8", "1e-9", "1e-10", "1e-12")
     ),
-    wrong(
-        "last-token-left-out",
-        LAST_LEFT_OUT,
-        log_p="logits.log_softmax(dim=-1)\n    real = labels != pad % v",
-    ),
+    wrong("last-token-left-out", log_p="logits.log_softmax(dim=-1)\n    real = labels != pad % v"),
 )
 
-ONE_NUMBER = "One number for the whole batch is asked for, as a tensor without any axes, so that gradients flow."
-CHANGED = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
-VIEW = "The sizes fit, the order in memory does not: after `transpose`, `view` cannot cut and `reshape` can."
-SHAPES = "Two shapes do not fit together there. Print the shape of each tensor just before that line."
 BEHAVIOURS = misbehaviours(MODEL_ANSWER, "compute_loss", longer=(4, 13), calls=3)
 TRIED = ("cuts-the-gradient", "differs-the-second-time", "fits-one-length", "fits-known-sizes")
 
 MISBEHAVING = (
     *(each for each in BEHAVIOURS if each.name in TRIED),
-    WrongAnswer("the-package-s-own", NOT_YOURS, "from transformer_lm.lm import compute_loss\n"),
-    wrong("not-averaged", ONE_NUMBER, returned="losses"),
-    wrong("of-each-sequence", ONE_NUMBER, returned="(losses * real).sum(dim=1) / real.sum(dim=1)"),
-    wrong("keeps-an-axis", ONE_NUMBER, returned="losses[real].mean(dim=0, keepdim=True)"),
-    wrong("a-python-number", ONE_NUMBER, returned="losses[real].mean().item()"),
-    edited("nothing-returned", ONE_NUMBER, MODEL_ANSWER, (f"return {MEAN}", MEAN)),
-    wrong("a-new-tensor", CUT, returned="torch.tensor(losses[real].mean().item())"),
-    wrong("log-of-sum-of-exponentials", OVERFLOW, log_p="logits - logits.exp().sum(dim=-1, keepdim=True).log()"),
+    WrongAnswer("the-package-s-own", "from transformer_lm.lm import compute_loss\n", hint="not-yours"),
+    wrong("not-averaged", returned="losses", hint="not-one-number"),
+    wrong("of-each-sequence", returned="(losses * real).sum(dim=1) / real.sum(dim=1)", hint="not-one-number"),
+    wrong("keeps-an-axis", returned="losses[real].mean(dim=0, keepdim=True)", hint="not-one-number"),
+    wrong("a-python-number", returned="losses[real].mean().item()", hint="not-one-number"),
+    edited("nothing-returned", MODEL_ANSWER, (f"return {MEAN}", MEAN), hint="not-one-number"),
+    wrong("a-new-tensor", returned="torch.tensor(losses[real].mean().item())", hint="graph-cut"),
+    wrong(
+        "log-of-sum-of-exponentials",
+        log_p="logits - logits.exp().sum(dim=-1, keepdim=True).log()",
+        hint="log-of-softmax",
+    ),
     edited(
         "padding-renamed-in-place",
-        CHANGED,
         MODEL_ANSWER,
         (MEAN, "F.cross_entropy(logits.mT, labels.masked_fill_(~real, -100))"),
+        hint="input-changed",
     ),
     edited(
         "largest-subtracted-in-place",
-        CHANGED,
         MODEL_ANSWER,
         ("    real =", "    logits -= logits.amax(dim=-1, keepdim=True).detach()\n    real ="),
+        hint="input-changed",
     ),
-    wrong("labels-viewed", VIEW, returned="F.cross_entropy(logits.view(-1, v), labels.view(-1), ignore_index=pad)"),
-    wrong("vocabulary-last", SHAPES, returned="F.cross_entropy(logits, labels, ignore_index=pad)"),
-    wrong("labels-without-an-axis", SHAPES, losses="-log_p.gather(-1, labels)"),
+    wrong(
+        "labels-viewed",
+        returned="F.cross_entropy(logits.view(-1, v), labels.view(-1), ignore_index=pad)",
+        hint="view-not-contiguous",
+    ),
+    wrong("vocabulary-last", returned="F.cross_entropy(logits, labels, ignore_index=pad)", hint="shapes-do-not-fit"),
+    wrong("labels-without-an-axis", losses="-log_p.gather(-1, labels)", hint="shapes-do-not-fit"),
     edited(
         "weight-of-the-last-token-is-zero",
-        LAST_LEFT_OUT,
         MODEL_ANSWER,
         ("    real =", "    weight = torch.ones(v, dtype=logits.dtype)\n    weight[pad] = 0\n    real ="),
         (MEAN, "F.cross_entropy(logits.mT, labels, weight=weight)"),
+        hint="last-token-left-out",
     ),
-    wrong("fixed-sizes", OTHER_LENGTH, losses="-log_p.view(15, 11).gather(-1, labels.reshape(15, 1)).view(3, 5)"),
+    wrong(
+        "fixed-sizes", losses="-log_p.view(15, 11).gather(-1, labels.reshape(15, 1)).view(3, 5)", hint="other-length"
+    ),
     edited(
         "first-padding-for-ever",
-        OTHER_LENGTH,
         MODEL_ANSWER,
         ("def compute_loss(", "known = []\n\n\ndef compute_loss("),
         ("    real =", "    if pad != -1:\n        known.append(pad)\n        pad = known[0]\n    real ="),
+        hint="other-length",
     ),
 )
 

@@ -6,16 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grading.judging.judge import values
-from grading.judging.mistakes import ERROR, misbehaviours
+from grading.judging.mistakes import misbehaviours
 from grading.judging.properties import SEQUENCES_APART, Ask, Property
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
-from transformer_lm.checks.engine.calling import CALLED_AGAIN
 from transformer_lm.checks.topic_04_language_model.next_probabilities import (
     FLAT,
-    IN_PLACE,
     NEXT_PROBABILITIES,
     SHARP,
-    WHOLE_NUMBERS,
 )
 
 
@@ -58,7 +55,7 @@ def _sums_to_one(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.Ran
     return all(np.allclose(each.sum(axis=1), 1, atol=1e-4) and each.min() >= 0 for each in numbers)
 
 
-SUMS_TO_ONE = Property("The probabilities of a row do not sum to 1, or some are negative.", _sums_to_one)
+SUMS_TO_ONE = Property("probability-lost", _sums_to_one)
 
 # --- answers ------------------------------------------------------------------------------------
 
@@ -77,209 +74,76 @@ KEPT = "logits.masked_fill(logits < smallest, -math.inf)"
 RETURNED = "(kept / temperature).softmax(dim=-1)"
 
 
-def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+def wrong(name: str, hint: str = "", **lines: str) -> WrongAnswer:
     """Return the model answer with a mistake in some of its lines."""
     ours = {"zero": ZERO, "smallest": SMALLEST, "kept": KEPT, "returned": RETURNED}
-    return edited(name, hint, MODEL_ANSWER, *((ours[line], theirs) for line, theirs in lines.items()))
+    return edited(name, MODEL_ANSWER, *((ours[line], theirs) for line, theirs in lines.items()), hint=hint)
 
-
-DIVIDED_BY_ZERO = "A temperature of 0 gives NaN: the logits are divided by it."
 
 TEMPERATURE_MISTAKES = (
-    wrong(
-        "temperature-multiplied",
-        "The logits are multiplied by the temperature: a low one should sharpen, and this flattens.",
-        returned="(kept * temperature).softmax(dim=-1)",
-    ),
-    wrong("temperature-ignored", "The temperature has no effect.", returned="kept.softmax(dim=-1)"),
-    wrong(
-        "temperature-after-softmax",
-        "The probabilities are divided by the temperature, and no longer sum to 1: it belongs before the softmax.",
-        returned="kept.softmax(dim=-1) / temperature",
-    ),
-    wrong(
-        "powers-of-probabilities",
-        "Powers of probabilities are returned, which no longer sum to 1.",
-        returned="kept.softmax(dim=-1) ** (1 / temperature)",
-    ),
-    wrong(
-        "temperature-of-at-most-one",
-        "A temperature above 1 has no effect: it should flatten the probabilities.",
-        returned="(kept / min(temperature, 1)).softmax(dim=-1)",
-    ),
-    wrong(
-        "temperature-of-at-least-one",
-        "A temperature below 1 has no effect: it should sharpen the probabilities.",
-        returned="(kept / max(temperature, 1)).softmax(dim=-1)",
-    ),
-    wrong(
-        "squared-temperature",
-        "The temperature is used twice: the logits are divided by its square.",
-        returned="(kept / temperature / temperature).softmax(dim=-1)",
-    ),
-    wrong(
-        "root-of-temperature",
-        "The logits are divided by the root of the temperature: the temperature itself is meant.",
-        returned="(kept / temperature**0.5).softmax(dim=-1)",
-    ),
-    wrong("divided-by-zero", DIVIDED_BY_ZERO, zero="pass"),
+    wrong("temperature-multiplied", returned="(kept * temperature).softmax(dim=-1)"),
+    wrong("temperature-ignored", returned="kept.softmax(dim=-1)"),
+    wrong("temperature-after-softmax", returned="kept.softmax(dim=-1) / temperature"),
+    wrong("powers-of-probabilities", returned="kept.softmax(dim=-1) ** (1 / temperature)"),
+    wrong("temperature-of-at-most-one", returned="(kept / min(temperature, 1)).softmax(dim=-1)"),
+    wrong("temperature-of-at-least-one", returned="(kept / max(temperature, 1)).softmax(dim=-1)"),
+    wrong("squared-temperature", returned="(kept / temperature / temperature).softmax(dim=-1)"),
+    wrong("root-of-temperature", returned="(kept / temperature**0.5).softmax(dim=-1)"),
+    wrong("divided-by-zero", zero="pass"),
     wrong(
         "divided-by-zero-and-scattered",
-        DIVIDED_BY_ZERO,
         zero="pass",
         kept="logits.topk(top_k)",
         returned="torch.zeros_like(logits).scatter(1, kept.indices, (kept.values / temperature).softmax(dim=-1))",
+        hint="divided-by-zero",
     ),
-    wrong(
-        "zero-taken-for-one",
-        "A temperature of 0 is taken for 1: the largest logit alone should get a probability.",
-        zero="temperature = 1",
-    ),
-    wrong(
-        "zero-makes-all-alike",
-        "With a temperature of 0 all tokens that are kept get the same share: only the best should get any.",
-        zero="temperature = 1e9",
-    ),
-    wrong(
-        "zero-takes-the-smallest",
-        "With a temperature of 0 the smallest logit gets everything: it should be the largest.",
-        zero="logits, temperature, top_k = -logits, 1, 1",
-    ),
-    wrong(
-        "zero-takes-one-for-all-rows",
-        "With a temperature of 0 one token is chosen for the whole batch: each row has its own best.",
-        zero="logits, temperature, top_k = logits.sum(dim=0).expand_as(logits), 1, 1",
-    ),
-    wrong(
-        "zero-gives-a-number",
-        "With a temperature of 0 the number of the best token is returned: probabilities should be.",
-        zero="return logits.argmax(dim=-1)",
-    ),
-    wrong(
-        "zero-gives-logits",
-        "With a temperature of 0 the best token keeps its logit: it should get the probability 1.",
-        zero="return torch.where(logits == logits.amax(dim=-1, keepdim=True), logits, 0)",
-    ),
+    wrong("zero-taken-for-one", zero="temperature = 1"),
+    wrong("zero-makes-all-alike", zero="temperature = 1e9"),
+    wrong("zero-takes-the-smallest", zero="logits, temperature, top_k = -logits, 1, 1"),
+    wrong("zero-takes-one-for-all-rows", zero="logits, temperature, top_k = logits.sum(dim=0).expand_as(logits), 1, 1"),
+    wrong("zero-gives-a-number", zero="return logits.argmax(dim=-1)"),
+    wrong("zero-gives-logits", zero="return torch.where(logits == logits.amax(dim=-1, keepdim=True), logits, 0)"),
 )
 
 TOP_K_MISTAKES = (
-    wrong("top-k-ignored", "The limit of top_k has no effect: every token gets a probability.", kept="logits"),
+    wrong("top-k-ignored", kept="logits"),
     wrong(
         "top-k-not-renormalised",
-        "The rest is set to 0 after the softmax, so that what is left no longer sums to 1.",
         kept="logits",
         returned="(kept / temperature).softmax(dim=-1).masked_fill(logits < smallest, 0)",
     ),
-    wrong(
-        "masked-with-zero",
-        "The logits of the rest are set to 0, which is a logit like others: the softmax gives it a share.",
-        kept="logits.masked_fill(logits < smallest, 0)",
-    ),
+    wrong("masked-with-zero", kept="logits.masked_fill(logits < smallest, 0)"),
     wrong(
         "keeps-the-smallest",
-        "The smallest logits are kept, and the largest left out.",
         smallest="logits.topk(top_k, largest=False).values[:, -1:]",
         kept="logits.masked_fill(logits > smallest, -math.inf)",
     ),
-    wrong(
-        "leaves-out-the-largest",
-        "The top k are left out, and the rest is kept: it should be the other way round.",
-        kept="logits.masked_fill(logits >= smallest, -math.inf)",
-    ),
-    wrong(
-        "one-too-few",
-        "One token too few is kept: the last of the top k is left out, and with top_k=1 none is left.",
-        kept="logits.masked_fill(logits <= smallest, -math.inf)",
-    ),
-    wrong(
-        "one-too-many",
-        "One token too many is kept.",
-        smallest="logits.topk(min(top_k + 1, logits.shape[1])).values[:, -1:]",
-    ),
-    wrong(
-        "only-the-best",
-        "The threshold is the largest logit, so that only the best token is kept, whatever top_k is.",
-        smallest="logits.topk(top_k).values[:, :1]",
-    ),
-    wrong(
-        "threshold-of-the-first-row",
-        "The threshold of the first row is used for all: each row has its own top k.",
-        smallest="logits.topk(top_k).values[0, -1]",
-    ),
-    wrong(
-        "top-k-of-the-batch",
-        "The top k are chosen from the whole batch: each row has its own.",
-        smallest="logits.flatten().topk(top_k).values[-1]",
-    ),
+    wrong("leaves-out-the-largest", kept="logits.masked_fill(logits >= smallest, -math.inf)"),
+    wrong("one-too-few", kept="logits.masked_fill(logits <= smallest, -math.inf)"),
+    wrong("one-too-many", smallest="logits.topk(min(top_k + 1, logits.shape[1])).values[:, -1:]"),
+    wrong("only-the-best", smallest="logits.topk(top_k).values[:, :1]"),
+    wrong("threshold-of-the-first-row", smallest="logits.topk(top_k).values[0, -1]"),
+    wrong("top-k-of-the-batch", smallest="logits.flatten().topk(top_k).values[-1]"),
     wrong(
         "first-tokens-of-the-vocabulary",
-        "The first k tokens of the vocabulary are kept: those with the largest logits should be.",
         kept="logits.masked_fill(torch.arange(logits.shape[1], device=logits.device) >= top_k, -math.inf)",
     ),
-    wrong(
-        "threshold-before-temperature",
-        "Logits divided by the temperature are compared with a threshold that is not: another number is kept.",
-        kept="logits.masked_fill(logits / temperature < smallest, -math.inf)",
-    ),
-    wrong(
-        "top-k-alone",
-        "Only the top k come back, in order of size: every token needs its place, with 0 for the rest.",
-        kept="logits.topk(top_k).values",
-    ),
-    wrong(
-        "sorted",
-        "The probabilities come back in order of size: which token they belong to is lost.",
-        kept=f"{KEPT}.sort(descending=True).values",
-    ),
-    wrong(
-        "equal-shares",
-        "The top k get equal shares: their logits and the temperature have no effect.",
-        returned="(kept > -math.inf) / (kept > -math.inf).sum(dim=-1, keepdim=True)",
-    ),
+    wrong("threshold-before-temperature", kept="logits.masked_fill(logits / temperature < smallest, -math.inf)"),
+    wrong("top-k-alone", kept="logits.topk(top_k).values"),
+    wrong("sorted", kept=f"{KEPT}.sort(descending=True).values"),
+    wrong("equal-shares", returned="(kept > -math.inf) / (kept > -math.inf).sum(dim=-1, keepdim=True)"),
 )
 
 SOFTMAX_MISTAKES = (
-    wrong(
-        "softmax-twice",
-        "The softmax is applied twice: the second one flattens, and gives the rest a share again.",
-        returned=f"{RETURNED}.softmax(dim=-1)",
-    ),
-    wrong(
-        "softmax-before-top-k",
-        "The logits pass a softmax before they are divided by the temperature, and another one after.",
-        kept="logits.softmax(dim=-1).masked_fill(logits < smallest, -math.inf)",
-    ),
-    wrong(
-        "softmax-over-batch",
-        "The softmax runs over the batch, so that sequences compete: the probabilities of a row must sum to 1.",
-        returned="(kept / temperature).softmax(dim=0)",
-    ),
-    wrong(
-        "softmax-over-everything",
-        "The softmax runs over the whole batch at once: the probabilities of each row must sum to 1.",
-        returned="(kept / temperature).flatten().softmax(dim=0).view_as(kept)",
-    ),
-    wrong(
-        "log-softmax",
-        "Logarithms of probabilities are returned.",
-        returned="(kept / temperature).log_softmax(dim=-1)",
-    ),
-    wrong("no-softmax", "There is no softmax: logits are returned.", returned="kept / temperature"),
-    wrong(
-        "not-normalised",
-        "The exponentials are not divided by their sum.",
-        returned="(kept / temperature).exp()",
-    ),
-    wrong(
-        "overflows",
-        "Exponentials of large numbers overflow to infinity, and give NaN: softmax knows how to avoid that.",
-        returned="(kept / temperature).exp() / (kept / temperature).exp().sum(dim=-1, keepdim=True)",
-    ),
-    wrong(
-        "sigmoid",
-        "A sigmoid takes the place of the softmax: it looks at each token alone, and rows do not sum to 1.",
-        returned="(kept / temperature).sigmoid()",
-    ),
+    wrong("softmax-twice", returned=f"{RETURNED}.softmax(dim=-1)"),
+    wrong("softmax-before-top-k", kept="logits.softmax(dim=-1).masked_fill(logits < smallest, -math.inf)"),
+    wrong("softmax-over-batch", returned="(kept / temperature).softmax(dim=0)"),
+    wrong("softmax-over-everything", returned="(kept / temperature).flatten().softmax(dim=0).view_as(kept)"),
+    wrong("log-softmax", returned="(kept / temperature).log_softmax(dim=-1)"),
+    wrong("no-softmax", returned="kept / temperature"),
+    wrong("not-normalised", returned="(kept / temperature).exp()"),
+    wrong("overflows", returned="(kept / temperature).exp() / (kept / temperature).exp().sum(dim=-1, keepdim=True)"),
+    wrong("sigmoid", returned="(kept / temperature).sigmoid()"),
 )
 
 MISBEHAVING = (
@@ -289,24 +153,22 @@ MISBEHAVING = (
         for each in misbehaviours(MODEL_ANSWER, "next_probabilities", longer=(5, 17), calls=6)
         if each.name not in ("changes-its-input", "cuts-the-gradient")
     ),
+    wrong("masks-in-place", kept="logits\n    logits[logits < smallest] = -math.inf"),
     wrong(
-        "masks-in-place",
-        IN_PLACE,
-        kept="logits\n    logits[logits < smallest] = -math.inf",
+        "divides-in-place",
+        returned="logits.div_(temperature).where(kept > -math.inf, kept).softmax(-1)",
+        hint="masks-in-place",
     ),
-    wrong("divides-in-place", IN_PLACE, returned="logits.div_(temperature).where(kept > -math.inf, kept).softmax(-1)"),
-    wrong("zero-gives-whole-numbers", WHOLE_NUMBERS, zero="return F.one_hot(logits.argmax(dim=-1), logits.shape[-1])"),
-    wrong("zero-gives-bools", WHOLE_NUMBERS, zero="return logits == logits.amax(dim=-1, keepdim=True)"),
-    wrong("top-k-along-the-batch", ERROR, smallest="logits.topk(top_k, dim=0).values[-1]"),
-    wrong("noisy", CALLED_AGAIN, returned="(kept / temperature + torch.rand(kept.shape)).softmax(dim=-1)"),
-    wrong("probability-lost", SUMS_TO_ONE.hint, returned="0.9 * (kept / temperature).softmax(dim=-1)"),
-    wrong("batch-in-the-sum", SEQUENCES_APART.hint, returned="(kept / temperature - logits.mean(0)).softmax(dim=-1)"),
+    wrong("zero-gives-whole-numbers", zero="return F.one_hot(logits.argmax(dim=-1), logits.shape[-1])"),
     wrong(
-        "with-the-tokens",
-        "Return probabilities as one tensor.",
-        returned="(kept / temperature).softmax(dim=-1).topk(top_k)",
+        "zero-gives-bools", zero="return logits == logits.amax(dim=-1, keepdim=True)", hint="zero-gives-whole-numbers"
     ),
-    edited("nothing-returned", "Return probabilities as one tensor.", MODEL_ANSWER, (f"return {RETURNED}", RETURNED)),
+    wrong("top-k-along-the-batch", smallest="logits.topk(top_k, dim=0).values[-1]", hint="raises"),
+    wrong("noisy", returned="(kept / temperature + torch.rand(kept.shape)).softmax(dim=-1)", hint="called-again"),
+    wrong("probability-lost", returned="0.9 * (kept / temperature).softmax(dim=-1)"),
+    wrong("batch-in-the-sum", returned="(kept / temperature - logits.mean(0)).softmax(dim=-1)", hint="sequences-mix"),
+    wrong("with-the-tokens", returned="(kept / temperature).softmax(dim=-1).topk(top_k)", hint="not-a-tensor"),
+    edited("nothing-returned", MODEL_ANSWER, (f"return {RETURNED}", RETURNED), hint="not-a-tensor"),
 )
 
 RIGHT = {

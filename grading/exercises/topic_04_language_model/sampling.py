@@ -5,14 +5,16 @@ import random
 
 import numpy as np
 
-from grading.judging.mistakes import ERROR
 from grading.judging.record import Part, Record, WrongAnswer, edited, softmax
 from grading.judging.sampled import drawn
-from transformer_lm.checks.engine.calling import ONE_SEQUENCE
-from transformer_lm.checks.engine.sampled import FIXED_SEED, NOT_LONG, NOT_TORCH, Ask
-from transformer_lm.checks.topic_04_language_model import sampling_hints as hints
-from transformer_lm.checks.topic_04_language_model.last_position_bits import FROZEN, SWITCHED_OFF
-from transformer_lm.checks.topic_04_language_model.sampling import SAMPLING, VOCABULARY, Choice, examine_sampling
+from transformer_lm.checks.engine.sampled import Ask
+from transformer_lm.checks.topic_04_language_model.sampling import (
+    SAMPLING,
+    VOCABULARY,
+    Choice,
+    examine_sampling,
+    sampling_hint,
+)
 
 
 def chances(logits: tuple[float, ...], temperature: float, top_k: int) -> tuple[float, ...]:
@@ -28,13 +30,13 @@ def choice(logits: tuple[float, ...], temperature: float, top_k: int) -> Choice:
     late = np.where(np.arange(len(logits)) < top_k, everything, 0)
     late[0] += everything[top_k:].sum()
     mistakes = (
-        (hints.TEMPERATURE_IGNORED, chances(logits, 1, top_k)),
-        (hints.TEMPERATURE_MULTIPLIED, chances(logits, 1 / temperature, top_k)),
-        (hints.TOP_K_AFTER, tuple(late.tolist())),
-        (hints.SOFTMAX_TWICE, chances(chances(logits, temperature, top_k), 1, top_k)),
-        (hints.SOFTMAX_TWICE, chances(tuple(everything), 1, top_k)),
-        (hints.SOFTMAX_TWICE, chances(chances(logits, 1, len(logits)), temperature, top_k)),
-        (hints.EQUAL_CHANCES, chances((0,) * len(logits), 1, top_k)),
+        (sampling_hint("temperature-ignored"), chances(logits, 1, top_k)),
+        (sampling_hint("temperature-multiplied"), chances(logits, 1 / temperature, top_k)),
+        (sampling_hint("top-k-after-sampling"), tuple(late.tolist())),
+        (sampling_hint("softmax-twice"), chances(chances(logits, temperature, top_k), 1, top_k)),
+        (sampling_hint("softmax-twice"), chances(tuple(everything), 1, top_k)),
+        (sampling_hint("softmax-twice"), chances(chances(logits, 1, len(logits)), temperature, top_k)),
+        (sampling_hint("equal-chances"), chances((0,) * len(logits), 1, top_k)),
     )
     return Choice(logits, temperature, top_k, chances(logits, temperature, top_k), mistakes)
 
@@ -91,196 +93,185 @@ CHOSEN = "candidates.gather(1, probabilities.multinomial(1))"
 LONGER = "torch.cat([text, chosen], dim=1)"
 
 
-def wrong(name: str, hint: str, *edits: tuple[str, str]) -> WrongAnswer:
+def wrong(name: str, *edits: tuple[str, str], hint: str = "") -> WrongAnswer:
     """Return the model answer with a mistake."""
-    return edited(name, hint, MODEL_ANSWER, *edits)
+    return edited(name, MODEL_ANSWER, *edits, hint=hint)
 
 
 WRONG_TEXTS = (
-    wrong("in-train-mode", hints.TRAINING, (EVAL, "")),
-    wrong("train-mode-between-steps", hints.TRAINING, (EVAL, ""), (LOGITS, "model.train()(text[:, -max_len:])[:, -1]")),
-    wrong("left-in-eval-mode", hints.LEFT_IN_EVAL, (BACK, "")),
-    wrong("always-back-to-train-mode", hints.LEFT_IN_TRAINING, (BACK, "    model.train()\n")),
-    wrong("with-gradients", hints.GRADIENTS, (NO_GRAD, "")),
-    wrong("detached-later", hints.GRADIENTS, (NO_GRAD, ""), (LOGITS, f"{LOGITS}.detach()")),
+    wrong("in-train-mode", (EVAL, "")),
     wrong(
-        "gradients-left-switched-off", SWITCHED_OFF, (NO_GRAD, ""), (EVAL, f"{EVAL}    torch.set_grad_enabled(False)\n")
+        "train-mode-between-steps",
+        (EVAL, ""),
+        (LOGITS, "model.train()(text[:, -max_len:])[:, -1]"),
+        hint="in-train-mode",
     ),
-    wrong("model-frozen", FROZEN, (NO_GRAD, ""), (EVAL, "    model.eval().requires_grad_(False)\n")),
-    wrong("not-cropped", hints.NOT_CROPPED, (LOGITS, "model(text)[:, -1]")),
+    wrong("left-in-eval-mode", (BACK, "")),
+    wrong("always-back-to-train-mode", (BACK, "    model.train()\n")),
+    wrong("with-gradients", (NO_GRAD, "")),
+    wrong("detached-later", (NO_GRAD, ""), (LOGITS, f"{LOGITS}.detach()"), hint="with-gradients"),
+    wrong("gradients-left-switched-off", (NO_GRAD, ""), (EVAL, f"{EVAL}    torch.set_grad_enabled(False)\n")),
+    wrong("model-frozen", (NO_GRAD, ""), (EVAL, "    model.eval().requires_grad_(False)\n")),
+    wrong("not-cropped", (LOGITS, "model(text)[:, -1]")),
     wrong(
         "cropped-once",
-        hints.NOT_CROPPED,
         ("    text = tokens\n", "    text = tokens[:, -max_len:]\n"),
         (LOGITS, "model(text)[:, -1]"),
         ("return text", "return torch.cat([tokens[:, :-max_len], text], dim=1)"),
+        hint="not-cropped",
     ),
-    wrong("cropped-one-too-late", hints.NOT_CROPPED, (LOGITS, "model(text[:, -max_len - 1 :])[:, -1]")),
-    wrong("cropped-to-the-first", hints.CROPPED_TO_FIRST, (LOGITS, "model(text[:, :max_len])[:, -1]")),
-    wrong("cropped-too-short", hints.CROPPED_TOO_SHORT, (LOGITS, "model(text[:, 1 - max_len :])[:, -1]")),
-    wrong("last-token-only", hints.LAST_TOKEN_ONLY, (LOGITS, "model(text[:, -1:])[:, -1]")),
-    wrong("prompt-only", hints.PROMPT_ONLY, (LOGITS, "model(tokens[:, -max_len:])[:, -1]")),
-    wrong("last-position-but-one", hints.ONE_POSITION_EARLY, (LOGITS, "model(text[:, -max_len:])[:, -2]")),
-    wrong("first-position", hints.FIRST_POSITION, (LOGITS, "model(text[:, -max_len:])[:, 0]")),
-    wrong("mean-over-positions", hints.OTHER_TEXT, (LOGITS, "model(text[:, -max_len:]).mean(dim=1)")),
-    wrong("batch-turned-round", hints.OTHER_TEXT, (LOGITS, f"{LOGITS}.flip(0)")),
+    wrong("cropped-one-too-late", (LOGITS, "model(text[:, -max_len - 1 :])[:, -1]"), hint="not-cropped"),
+    wrong("cropped-to-the-first", (LOGITS, "model(text[:, :max_len])[:, -1]")),
+    wrong("cropped-too-short", (LOGITS, "model(text[:, 1 - max_len :])[:, -1]")),
+    wrong("last-token-only", (LOGITS, "model(text[:, -1:])[:, -1]")),
+    wrong("prompt-only", (LOGITS, "model(tokens[:, -max_len:])[:, -1]")),
+    wrong("last-position-but-one", (LOGITS, "model(text[:, -max_len:])[:, -2]")),
+    wrong("first-position", (LOGITS, "model(text[:, -max_len:])[:, 0]")),
+    wrong("mean-over-positions", (LOGITS, "model(text[:, -max_len:]).mean(dim=1)"), hint="another-text"),
+    wrong("batch-turned-round", (LOGITS, f"{LOGITS}.flip(0)"), hint="another-text"),
     wrong(
-        "first-prompt-for-all", hints.OTHER_TEXT, (LOGITS, "model(text[:, -max_len:])[:1, -1].expand(len(text), -1)")
+        "first-prompt-for-all",
+        (LOGITS, "model(text[:, -max_len:])[:1, -1].expand(len(text), -1)"),
+        hint="another-text",
     ),
-    wrong("text-turned-round", hints.OTHER_TEXT, (LOGITS, "model(text[:, -max_len:].flip(1))[:, -1]")),
+    wrong("text-turned-round", (LOGITS, "model(text[:, -max_len:].flip(1))[:, -1]"), hint="another-text"),
     wrong(
         "last-prompt-token-forgotten",
-        hints.OTHER_TEXT,
         ("    text = tokens\n", "    text = tokens[:, :-1]\n"),
         ("return text", "return torch.cat([tokens, text[:, tokens.shape[1] - 1 :]], dim=1)"),
+        hint="another-text",
     ),
 )
 
 WRONG_RESULTS = (
-    wrong("prompt-missing", hints.NO_PROMPT, ("return text", "return text[:, tokens.shape[1] :]")),
+    wrong("prompt-missing", ("return text", "return text[:, tokens.shape[1] :]")),
     wrong(
         "prompt-cut",
-        hints.PROMPT_CUT,
         (LOGITS, "model(text)[:, -1]"),
         ("        logits", "        text = text[:, -max_len:]\n        logits"),
     ),
-    wrong("read-part-returned", hints.OTHER_SHAPE, ("return text", "return text[:, -max_len:]")),
-    wrong("on-the-left", hints.ON_THE_LEFT, (LONGER, "torch.cat([chosen, text], dim=1)")),
-    wrong("one-too-few", hints.ONE_TOO_FEW, (STEPS, "range(num_tokens - 1)")),
-    wrong("one-too-many", hints.ONE_TOO_MANY, (STEPS, "range(num_tokens + 1)")),
-    wrong("num-tokens-in-all", hints.NUM_TOKENS_IN_ALL, (STEPS, "range(num_tokens - tokens.shape[1])")),
-    wrong("one-step", hints.OTHER_SHAPE, ("    model.train(", "        break\n    model.train(")),
-    wrong("flattened", hints.OTHER_SHAPE, ("return text", "return text.flatten()")),
-    wrong("positions-first", hints.OTHER_SHAPE, ("return text", "return text.T")),
-    wrong("prompt-sorted", hints.PROMPT_CHANGED, ("text = tokens\n", "text = tokens.sort(dim=1).values\n")),
-    wrong(
-        "ranks-for-tokens",
-        hints.PLACES,
-        (CHOSEN, "probabilities.multinomial(1)"),
-        ("candidates[:, :1]", "0 * candidates[:, :1]"),
-    ),
-    wrong("floats", NOT_LONG, ("return text", "return text.float()")),
-    wrong("short-numbers", NOT_LONG, ("return text", "return text.int()")),
-    wrong("a-list", "Return continuation as one tensor.", ("return text", "return text.tolist()")),
-    wrong("nothing", "Return continuation as one tensor.", ("    return text\n", "")),
+    wrong("read-part-returned", ("return text", "return text[:, -max_len:]"), hint="other-shape"),
+    wrong("on-the-left", (LONGER, "torch.cat([chosen, text], dim=1)")),
+    wrong("one-too-few", (STEPS, "range(num_tokens - 1)")),
+    wrong("one-too-many", (STEPS, "range(num_tokens + 1)")),
+    wrong("num-tokens-in-all", (STEPS, "range(num_tokens - tokens.shape[1])")),
+    wrong("one-step", ("    model.train(", "        break\n    model.train("), hint="other-shape"),
+    wrong("flattened", ("return text", "return text.flatten()"), hint="other-shape"),
+    wrong("positions-first", ("return text", "return text.T"), hint="other-shape"),
+    wrong("prompt-sorted", ("text = tokens\n", "text = tokens.sort(dim=1).values\n"), hint="prompt-changed"),
+    wrong("ranks-for-tokens", (CHOSEN, "probabilities.multinomial(1)"), ("candidates[:, :1]", "0 * candidates[:, :1]")),
+    wrong("floats", ("return text", "return text.float()"), hint="tokens-not-long"),
+    wrong("short-numbers", ("return text", "return text.int()"), hint="tokens-not-long"),
+    wrong("a-list", ("return text", "return text.tolist()"), hint="not-a-tensor"),
+    wrong("nothing", ("    return text\n", ""), hint="not-a-tensor"),
     wrong(
         "numbers-that-are-no-tokens",
-        hints.NO_TOKENS,
         ("return text", "return torch.cat([tokens, text[:, tokens.shape[1] :] + 7], dim=1)"),
     ),
-    wrong("loses-a-batch-of-one", ONE_SEQUENCE, ("return text", "return text.squeeze(0)")),
-    wrong("misspelt", ERROR, ("return text", "return txt")),
+    wrong("loses-a-batch-of-one", ("return text", "return text.squeeze(0)"), hint="one-sequence"),
+    wrong("misspelt", ("return text", "return txt"), hint="raises"),
     WrongAnswer(
         "changes-the-prompt",
-        "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead.",
         MODEL_ANSWER.replace("    return text\n", "    tokens.copy_(text[:, -tokens.shape[1] :])\n    return text\n"),
+        hint="input-changed",
     ),
 )
 
 WRONG_CHANCES = (
-    wrong("temperature-multiplied", hints.TEMPERATURE_MULTIPLIED, ("largest / temperature", "largest * temperature")),
-    wrong("temperature-ignored", hints.TEMPERATURE_IGNORED, ("(largest / temperature)", "largest")),
+    wrong("temperature-multiplied", ("largest / temperature", "largest * temperature")),
+    wrong("temperature-ignored", ("(largest / temperature)", "largest")),
     wrong(
         "temperature-after-softmax",
-        hints.TEMPERATURE_IGNORED,
         (PROBABILITIES, "largest.softmax(dim=-1) / temperature"),
+        hint="temperature-ignored",
     ),
-    wrong("temperature-of-probabilities", hints.SOFTMAX_TWICE, (TOP, "logits.softmax(dim=-1).topk(top_k)")),
-    wrong("softmax-twice", hints.SOFTMAX_TWICE, (PROBABILITIES, f"{PROBABILITIES}.softmax(dim=-1)")),
+    wrong("temperature-of-probabilities", (TOP, "logits.softmax(dim=-1).topk(top_k)"), hint="softmax-twice"),
+    wrong("softmax-twice", (PROBABILITIES, f"{PROBABILITIES}.softmax(dim=-1)"), hint="softmax-twice"),
     wrong(
         "softmax-before-top-k-and-after",
-        hints.SOFTMAX_TWICE,
         (TOP, "(logits / (temperature or 1)).softmax(dim=-1).topk(top_k)"),
         (PROBABILITIES, "largest.softmax(dim=-1)"),
+        hint="softmax-twice",
     ),
-    wrong("equal-chances", hints.EQUAL_CHANCES, (PROBABILITIES, "torch.ones_like(largest)")),
-    wrong("softmax-over-the-batch", hints.EQUAL_CHANCES, ("softmax(dim=-1)", "softmax(dim=0)")),
-    wrong("always-the-most-likely", hints.ALWAYS_FIRST, (CHOSEN, "candidates[:, :1]")),
-    wrong("zero-not-handled", hints.ZERO, (ZERO, "        if True:\n")),
-    wrong("zero-means-one", hints.ZERO, (ZERO, "        temperature = temperature or 1.0\n        if True:\n")),
+    wrong("equal-chances", (PROBABILITIES, "torch.ones_like(largest)")),
+    wrong("softmax-over-the-batch", ("softmax(dim=-1)", "softmax(dim=0)"), hint="equal-chances"),
+    wrong("always-the-most-likely", (CHOSEN, "candidates[:, :1]")),
+    wrong("zero-not-handled", (ZERO, "        if True:\n"), hint="temperature-of-zero"),
+    wrong(
+        "zero-means-one",
+        (ZERO, "        temperature = temperature or 1.0\n        if True:\n"),
+        hint="temperature-of-zero",
+    ),
     wrong(
         "zero-means-any",
-        hints.ZERO,
         ("chosen = candidates[:, :1]", "chosen = torch.randint_like(candidates[:, :1], 7)"),
+        hint="temperature-of-zero",
     ),
-    wrong("top-k-ignored", hints.STILL_RANDOM, (TOP, "logits.sort(descending=True)")),
-    wrong("top-k-plus-one", hints.STILL_RANDOM, (TOP, "logits.topk(min(top_k + 1, logits.shape[-1]))")),
-    wrong("top-k-minus-one", hints.TOO_FEW, (TOP, "logits.topk(max(top_k - 1, 1))")),
-    wrong("top-k-unless-one", hints.TOO_MANY, (TOP, "logits.topk(1 if top_k == 1 else logits.shape[-1])")),
-    wrong("top-k-smallest", hints.SMALLEST, (TOP, "logits.topk(top_k, largest=False)")),
+    wrong("top-k-ignored", (TOP, "logits.sort(descending=True)"), hint="still-random"),
+    wrong("top-k-plus-one", (TOP, "logits.topk(min(top_k + 1, logits.shape[-1]))"), hint="still-random"),
+    wrong("top-k-minus-one", (TOP, "logits.topk(max(top_k - 1, 1))"), hint="top-k-too-few"),
+    wrong("top-k-unless-one", (TOP, "logits.topk(1 if top_k == 1 else logits.shape[-1])"), hint="top-k-too-many"),
+    wrong("top-k-smallest", (TOP, "logits.topk(top_k, largest=False)")),
     wrong(
         "top-k-after-sampling",
-        hints.TOP_K_AFTER,
         (TOP, "logits.sort(descending=True)"),
-        (
-            CHOSEN,
-            "probabilities.multinomial(1)\n            chosen = candidates.gather(1, chosen * (chosen < top_k))",
-        ),
+        (CHOSEN, "probabilities.multinomial(1)\n            chosen = candidates.gather(1, chosen * (chosen < top_k))"),
     ),
-    wrong("sign-flipped", hints.OTHER_CHANCES, ("(largest / temperature)", "(-largest / temperature)")),
+    wrong("sign-flipped", ("(largest / temperature)", "(-largest / temperature)"), hint="other-chances"),
     wrong(
         "best-of-top-k-samples",
-        hints.STILL_RANDOM,
         (TOP, "logits.sort(descending=True)"),
         (
             CHOSEN,
             "probabilities.multinomial(top_k, replacement=True)\n"
             "            chosen = candidates.gather(1, chosen.amin(dim=1, keepdim=True))",
         ),
+        hint="still-random",
     ),
     wrong(
         "masked-with-zero",
-        hints.STILL_RANDOM,
         (TOP, "(logits * (logits >= logits.topk(top_k).values[:, -1:])).sort(descending=True)"),
+        hint="still-random",
     ),
-    wrong(
-        "one-token-for-all",
-        hints.SAME_FOR_ALL,
-        (CHOSEN, "candidates.gather(1, probabilities[:1].multinomial(1).expand(len(text), 1))"),
-    ),
+    wrong("one-token-for-all", (CHOSEN, "candidates.gather(1, probabilities[:1].multinomial(1).expand(len(text), 1))")),
     wrong(
         "rows-in-pairs",
-        hints.ROWS_TOGETHER,
         (CHOSEN, "candidates.gather(1, probabilities.multinomial(1)[torch.arange(len(text)) // 2 * 2])"),
     ),
-    wrong("places-for-tokens", hints.PLACES, (CHOSEN, "probabilities.multinomial(1)")),
+    wrong("places-for-tokens", (CHOSEN, "probabilities.multinomial(1)"), hint="ranks-for-tokens"),
     wrong(
         "second-half-repeats-the-first",
-        hints.ROWS_TOGETHER,
         (
             CHOSEN,
             "candidates.gather(1, probabilities.multinomial(1)[: (len(text) + 1) // 2].repeat(2, 1)[: len(text)])",
         ),
+        hint="rows-in-pairs",
     ),
     wrong(
         "whole-numbers-for-probabilities",
-        ERROR,
         (
             "chosen = candidates[:, :1]",
             "chosen = candidates.gather(1, F.one_hot(0 * text[:, 0], top_k).multinomial(1))",
         ),
+        hint="raises",
     ),
     wrong(
         "one-random-number-for-all-steps",
-        hints.STEPS_TOGETHER,
         ("    text = tokens\n", "    text, height = tokens, torch.rand(len(tokens), 1)\n"),
-        (
-            CHOSEN,
-            "candidates.gather(1, (probabilities.cumsum(dim=-1)[:, :-1] < height).sum(dim=1, keepdim=True))",
-        ),
+        (CHOSEN, "candidates.gather(1, (probabilities.cumsum(dim=-1)[:, :-1] < height).sum(dim=1, keepdim=True))"),
     ),
-    wrong("seed-inside", FIXED_SEED, (START, f"    torch.manual_seed(0)\n{START}")),
-    wrong("seed-in-every-step", FIXED_SEED, ("        logits", "        torch.manual_seed(0)\n        logits")),
-    wrong("seed-of-the-clock", NOT_TORCH, (START, f"    torch.seed()\n{START}")),
+    wrong("seed-inside", (START, f"    torch.manual_seed(0)\n{START}"), hint="seed-fixed"),
+    wrong("seed-in-every-step", ("        logits", "        torch.manual_seed(0)\n        logits"), hint="seed-fixed"),
+    wrong("seed-of-the-clock", (START, f"    torch.seed()\n{START}"), hint="not-torchs-generator"),
     wrong(
         "numpy-random",
-        NOT_TORCH,
         (
             CHOSEN,
             "candidates.gather(1, torch.tensor([[rng.choice(top_k, p=p / p.sum())] for p in "
             "probabilities.double().numpy()]))",
         ),
         (START, f"    import numpy\n    rng = numpy.random.default_rng()\n{START}"),
+        hint="not-torchs-generator",
     ),
 )
 

@@ -1,12 +1,7 @@
 """The exercise of topic 04 about random slices of a text."""
 
-from grading.judging.mistakes import ERROR
 from grading.judging.record import Part, Record, WrongAnswer, edited
 from grading.judging.sampled import drawn
-from transformer_lm.checks.engine.calling import ONE_SEQUENCE
-from transformer_lm.checks.engine.contract import NOT_YOURS
-from transformer_lm.checks.engine.sampled import FIXED_SEED, NOT_LONG, NOT_TORCH
-from transformer_lm.checks.topic_04_language_model import slices as hints
 from transformer_lm.checks.topic_04_language_model.slices import SLICES, examine_slices
 
 MODEL_ANSWER = """\
@@ -23,147 +18,140 @@ RETURNED = "tokens[positions]"
 
 
 def wrong(
-    name: str, hint: str, starts: str = STARTS, positions: str = POSITIONS, returned: str = RETURNED
+    name: str, starts: str = STARTS, positions: str = POSITIONS, returned: str = RETURNED, hint: str = ""
 ) -> WrongAnswer:
     """Return the model answer with a mistake in some of its lines."""
-    return edited(name, hint, MODEL_ANSWER, (STARTS, starts), (POSITIONS, positions), (RETURNED, returned))
+    return edited(name, MODEL_ANSWER, (STARTS, starts), (POSITIONS, positions), (RETURNED, returned), hint=hint)
 
 
-def before(name: str, hint: str, line: str) -> WrongAnswer:
+def before(name: str, line: str, hint: str = "") -> WrongAnswer:
     """Return the model answer with another line at its beginning."""
-    return edited(name, hint, MODEL_ANSWER, (START, f"    {line}\n{START}"))
+    return edited(name, MODEL_ANSWER, (START, f"    {line}\n{START}"), hint=hint)
 
 
 WRONG_STARTS = (
-    wrong("starts-anywhere", hints.TOO_FAR, starts="torch.randint(len(tokens), (b, 1))"),
-    wrong("starts-one-too-far", hints.TOO_FAR, starts="torch.randint(len(tokens) - n + 2, (b, 1))"),
+    wrong("starts-anywhere", starts="torch.randint(len(tokens), (b, 1))", hint="starts-too-far"),
+    wrong("starts-one-too-far", starts="torch.randint(len(tokens) - n + 2, (b, 1))", hint="starts-too-far"),
     WrongAnswer(
         "cut-off-at-the-end",
-        hints.TOO_FAR,
         """\
 def random_slices(tokens, b, n):
     starts = torch.randint(len(tokens), (b,)).tolist()
     return torch.stack([tokens[start : start + n] for start in starts])
 """,
+        hint="starts-too-far",
     ),
     wrong(
         "wraps-around",
-        hints.WRAPS,
         starts="torch.randint(len(tokens), (b, 1))",
         positions="(starts + torch.arange(n)) % len(tokens)",
     ),
     wrong(
         "stops-at-the-last-token",
-        hints.TOO_FAR,
         starts="torch.randint(len(tokens), (b, 1))",
         positions="(starts + torch.arange(n)).clamp(max=len(tokens) - 1)",
+        hint="starts-too-far",
     ),
-    wrong("starts-before-the-text", hints.WRAPS, starts="torch.randint(-1, len(tokens) - n + 1, (b, 1))"),
-    wrong("never-the-last", hints.LAST, starts="torch.randint(len(tokens) - n, (b, 1))"),
-    wrong("never-the-last-two", hints.LAST, starts="torch.randint(len(tokens) - n - 1, (b, 1))"),
-    wrong("never-the-first", hints.FIRST, starts="torch.randint(1, len(tokens) - n + 1, (b, 1))"),
-    wrong("never-the-second-half", hints.LAST, starts="torch.randint((len(tokens) - n + 1) // 2, (b, 1))"),
-    wrong(
-        "moved-back-from-the-end",
-        hints.CLAMPED,
-        starts="torch.randint(len(tokens), (b, 1)).clamp(max=len(tokens) - n)",
-    ),
-    wrong("rounded", hints.UNEVEN, starts="(torch.rand(b, 1) * (len(tokens) - n)).round().long()"),
+    wrong("starts-before-the-text", starts="torch.randint(-1, len(tokens) - n + 1, (b, 1))", hint="wraps-around"),
+    wrong("never-the-last", starts="torch.randint(len(tokens) - n, (b, 1))"),
+    wrong("never-the-last-two", starts="torch.randint(len(tokens) - n - 1, (b, 1))", hint="never-the-last"),
+    wrong("never-the-first", starts="torch.randint(1, len(tokens) - n + 1, (b, 1))"),
+    wrong("never-the-second-half", starts="torch.randint((len(tokens) - n + 1) // 2, (b, 1))", hint="never-the-last"),
+    wrong("moved-back-from-the-end", starts="torch.randint(len(tokens), (b, 1)).clamp(max=len(tokens) - n)"),
+    wrong("rounded", starts="(torch.rand(b, 1) * (len(tokens) - n)).round().long()", hint="uneven"),
     wrong(
         "bell-shaped",
-        hints.UNEVEN,
         starts="(torch.rand(b, 1) + torch.rand(b, 1)).mul((len(tokens) - n + 1) / 2).long()",
+        hint="uneven",
     ),
-    wrong("blocks", hints.BLOCKS, starts="n * torch.randint(len(tokens) // n, (b, 1))"),
-    wrong("one-start-for-all", hints.ONE_START, starts="torch.randint(len(tokens) - n + 1, (1,)).expand(b, 1)"),
-    wrong("always-the-beginning", hints.ONE_START, starts="torch.zeros(b, 1, dtype=torch.long)"),
+    wrong("blocks", starts="n * torch.randint(len(tokens) // n, (b, 1))"),
+    wrong("one-start-for-all", starts="torch.randint(len(tokens) - n + 1, (1,)).expand(b, 1)"),
+    wrong("always-the-beginning", starts="torch.zeros(b, 1, dtype=torch.long)", hint="one-start-for-all"),
     wrong(
         "one-after-the-other",
-        hints.IN_ORDER,
         starts="(torch.randint(len(tokens) - n + 1, (1,)) + torch.arange(b)[:, None]) % (len(tokens) - n + 1)",
+        hint="in-order",
     ),
-    wrong("in-order-from-the-beginning", hints.IN_ORDER, starts="torch.arange(b)[:, None] % (len(tokens) - n + 1)"),
+    wrong(
+        "in-order-from-the-beginning",
+        starts="torch.arange(b)[:, None] % (len(tokens) - n + 1)",
+        hint="in-order",
+    ),
     WrongAnswer(
         "one-piece-cut-into-rows",
-        hints.IN_ORDER,
         """\
 def random_slices(tokens, b, n):
     start = int(torch.randint(len(tokens) - b * n + 1, (1,)))
     return tokens[start : start + b * n].view(b, n)
 """,
+        hint="in-order",
     ),
-    wrong("sorted", hints.DEPENDENT, starts=f"{STARTS}.sort(dim=0).values"),
+    wrong("sorted", starts=f"{STARTS}.sort(dim=0).values", hint="dependent"),
     wrong(
         "each-start-twice",
-        hints.DEPENDENT,
         starts="torch.randint(len(tokens) - n + 1, (b, 1)).repeat_interleave(2, dim=0)[:b]",
+        hint="dependent",
     ),
     wrong(
         "second-half-repeats-the-first",
-        hints.DEPENDENT,
         starts="torch.randint(len(tokens) - n + 1, ((b + 1) // 2, 1)).repeat(2, 1)[:b]",
+        hint="dependent",
     ),
-    wrong("without-replacement", hints.WITHOUT_REPLACEMENT, starts="torch.randperm(len(tokens) - n + 1)[:b, None]"),
+    wrong("without-replacement", starts="torch.randperm(len(tokens) - n + 1)[:b, None]"),
     wrong(
         "without-replacement-again-and-again",
-        hints.DEPENDENT,
         starts="torch.cat([torch.randperm(len(tokens) - n + 1) for _ in range(b)])[:b, None]",
+        hint="dependent",
     ),
     wrong(
         "without-replacement-while-it-lasts",
-        hints.WITHOUT_REPLACEMENT,
         starts="(torch.randperm(len(tokens) - n + 1)[:b, None] if b <= len(tokens) - n + 1 else "
         "torch.randint(len(tokens) - n + 1, (b, 1)))",
+        hint="without-replacement",
     ),
 )
 
 WRONG_TOKENS = (
-    wrong("tokens-one-by-one", hints.NOT_CONSECUTIVE, positions="torch.randint(len(tokens), (b, n))"),
-    wrong("shuffled", hints.SHUFFLED, positions="starts + torch.rand(b, n).argsort(dim=1)"),
-    wrong("backwards", hints.REVERSED, positions="starts + torch.arange(n).flip(0)"),
+    wrong("tokens-one-by-one", positions="torch.randint(len(tokens), (b, n))", hint="not-consecutive"),
+    wrong("shuffled", positions="starts + torch.rand(b, n).argsort(dim=1)"),
+    wrong("backwards", positions="starts + torch.arange(n).flip(0)"),
     wrong(
         "every-second-token",
-        hints.NOT_CONSECUTIVE,
         starts="torch.randint(len(tokens) - 2 * n + 2, (b, 1))",
         positions="starts + 2 * torch.arange(n)",
+        hint="not-consecutive",
     ),
-    wrong("first-token-again-and-again", hints.REPEATED, positions="starts.expand(b, n)"),
-    wrong("turned-by-view", hints.NOT_CONSECUTIVE, returned="tokens[positions].T.reshape(b, n)"),
-    wrong("positions-returned", hints.POSITIONS, returned="positions"),
-    wrong("tokens-changed", hints.NOT_FROM_THE_TEXT, returned="tokens[positions] + 1"),
-    wrong("starts-returned", hints.ONE_TOKEN, returned="starts.flatten()"),
-    wrong("one-token-each", hints.ONE_TOKEN, returned="tokens[starts]"),
-    wrong("positions-first", hints.SWAPPED, returned="tokens[positions].T"),
-    wrong("one-slice", hints.ONE_SLICE, returned="tokens[positions][0]"),
-    wrong("one-slice-as-a-batch", hints.ONE_SLICE, returned="tokens[positions][:1]"),
-    wrong("flattened", hints.FLAT, returned="tokens[positions].flatten()"),
-    wrong(
-        "one-token-more",
-        hints.ONE_MORE,
-        starts="torch.randint(len(tokens) - n, (b, 1))",
-        positions="starts + torch.arange(n + 1)",
-    ),
-    wrong("one-token-less", hints.ONE_LESS, positions="starts + torch.arange(n - 1)"),
-    wrong("inputs-and-labels", hints.OTHER_SHAPE, returned="torch.stack([tokens[positions]] * 2)"),
+    wrong("first-token-again-and-again", positions="starts.expand(b, n)"),
+    wrong("turned-by-view", returned="tokens[positions].T.reshape(b, n)", hint="not-consecutive"),
+    wrong("positions-returned", returned="positions"),
+    wrong("tokens-changed", returned="tokens[positions] + 1", hint="not-from-the-text"),
+    wrong("starts-returned", returned="starts.flatten()", hint="one-token"),
+    wrong("one-token-each", returned="tokens[starts]", hint="one-token"),
+    wrong("positions-first", returned="tokens[positions].T"),
+    wrong("one-slice", returned="tokens[positions][0]"),
+    wrong("one-slice-as-a-batch", returned="tokens[positions][:1]", hint="one-slice"),
+    wrong("flattened", returned="tokens[positions].flatten()"),
+    wrong("one-token-more", starts="torch.randint(len(tokens) - n, (b, 1))", positions="starts + torch.arange(n + 1)"),
+    wrong("one-token-less", positions="starts + torch.arange(n - 1)"),
+    wrong("inputs-and-labels", returned="torch.stack([tokens[positions]] * 2)", hint="other-shape"),
 )
 
 WRONG_BEHAVIOUR = (
-    WrongAnswer("the-package-s-own", NOT_YOURS, "from transformer_lm.lm import random_slices\n"),
-    before("seed-inside", FIXED_SEED, "torch.manual_seed(42)"),
+    WrongAnswer("the-package-s-own", "from transformer_lm.lm import random_slices\n", hint="not-yours"),
+    before("seed-inside", "torch.manual_seed(42)", hint="seed-fixed"),
     wrong(
         "generator-with-a-seed",
-        FIXED_SEED,
         starts="torch.randint(len(tokens) - n + 1, (b, 1), generator=torch.Generator().manual_seed(1))",
+        hint="seed-fixed",
     ),
     wrong(
         "a-new-generator",
-        FIXED_SEED,
         starts="torch.randint(len(tokens) - n + 1, (b, 1), generator=torch.Generator())",
+        hint="seed-fixed",
     ),
-    before("seed-of-the-clock", NOT_TORCH, "torch.seed()"),
+    before("seed-of-the-clock", "torch.seed()", hint="not-torchs-generator"),
     WrongAnswer(
         "python-random",
-        NOT_TORCH,
         """\
 import random
 
@@ -172,10 +160,10 @@ def random_slices(tokens, b, n):
     starts = [random.randint(0, len(tokens) - n) for _ in range(b)]
     return torch.stack([tokens[start : start + n] for start in starts])
 """,
+        hint="not-torchs-generator",
     ),
     WrongAnswer(
         "numpy-random",
-        NOT_TORCH,
         """\
 import numpy as np
 
@@ -184,20 +172,21 @@ def random_slices(tokens, b, n):
     starts = torch.from_numpy(np.random.default_rng().integers(0, len(tokens) - n, (b, 1), endpoint=True))
     return tokens[starts + torch.arange(n)]
 """,
+        hint="not-torchs-generator",
     ),
-    wrong("of-floats", NOT_LONG, returned="tokens[positions].float()"),
-    wrong("of-short-numbers", NOT_LONG, returned="tokens[positions].int()"),
-    wrong("a-list-of-slices", "Return slices as one tensor.", returned="list(tokens[positions])"),
-    wrong("nothing-returned", "Return slices as one tensor.", returned="None"),
-    wrong("loses-a-batch-of-one", ONE_SEQUENCE, returned="tokens[positions].squeeze(0)"),
-    wrong("loses-slices-of-one", hints.SHORT, returned="tokens[positions].squeeze(1)"),
-    before("a-whole-text-is-too-short", hints.WHOLE, "assert len(tokens) > n"),
-    wrong("misspelt", ERROR, returned="token[positions]"),
+    wrong("of-floats", returned="tokens[positions].float()", hint="tokens-not-long"),
+    wrong("of-short-numbers", returned="tokens[positions].int()", hint="tokens-not-long"),
+    wrong("a-list-of-slices", returned="list(tokens[positions])", hint="not-a-tensor"),
+    wrong("nothing-returned", returned="None", hint="not-a-tensor"),
+    wrong("loses-a-batch-of-one", returned="tokens[positions].squeeze(0)", hint="one-sequence"),
+    wrong("loses-slices-of-one", returned="tokens[positions].squeeze(1)"),
+    before("a-whole-text-is-too-short", "assert len(tokens) > n", hint="whole-text"),
+    wrong("misspelt", returned="token[positions]", hint="raises"),
     edited(
         "shuffles-the-text",
-        "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead.",
         MODEL_ANSWER,
         ("    return tokens[positions]", "    rows = tokens[positions]\n    tokens.zero_()\n    return rows"),
+        hint="input-changed",
     ),
 )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from grading.isolation.answers import Answer
 from grading.judging.record import FileRecord, Part, WrongAnswer
 from transformer_lm.checks.engine.verdict import Mark
-from transformer_lm.checks.topic_04_language_model.training_run import SAVE, TRAINING_RUN
+from transformer_lm.checks.topic_04_language_model.training_run import TRAINING_RUN
 from transformer_lm.modeling_lm import TransformerLM
 from transformer_lm.texts.corpora import Corpus, load_toy
 from transformer_lm.texts.toy_grammar import sentences
@@ -24,13 +24,13 @@ SIZES, STEPS = {"hidden": 64, "num_layers": 2}, 400  # of the recorded training 
 
 def measured(record: FileRecord, part: Part, answer: Answer, rng: random.Random) -> str | Mark:
     """Judge a model by its loss on newly drawn sentences."""
-    exercise, drawn, text = record.public, sentences(random.Random(rng.getrandbits(64))), ""
+    drawn, text = sentences(random.Random(rng.getrandbits(64))), ""
     while len(text) < LENGTH:
         text += next(drawn) + "\n"
-    loss = exercise.loss((answer.folder or Path()) / exercise.file, text)
-    points = exercise.points(loss - SLACK)
+    loss = TRAINING_RUN.loss((answer.folder or Path()) / TRAINING_RUN.file, text)
+    points = TRAINING_RUN.points(loss - SLACK)
     if points < part.points:
-        return Mark(points, failure=exercise.too_high(loss).failure)
+        return Mark(points, failure=TRAINING_RUN.too_high(loss).failure)
     return f"Right: {loss:.3f} nats per character on {len(text):,} characters drawn for this submission."
 
 
@@ -77,7 +77,7 @@ save_model(path, model, tokenizer)
 """
 
 
-def untrained(name: str, hint: str, settings: str = "hidden=8, num_layers=1", tokenizer: str = "corpus.tokenizer"):
+def untrained(name: str, settings: str = "hidden=8, num_layers=1", tokenizer: str = "corpus.tokenizer", hint: str = ""):
     """Return the answer with a model that was never trained."""
     source = f"""\
 {START}
@@ -85,64 +85,57 @@ _, corpus = trained()
 tokenizer = {tokenizer}
 save_model(path, TransformerLM(LMConfig(tokenizer.vocab_size, {settings})), tokenizer)
 """
-    return WrongAnswer(name, hint, source)
+    return WrongAnswer(name, source, hint=hint)
 
 
-def changed(name: str, hint: str, change: str) -> WrongAnswer:
+def changed(name: str, change: str, hint: str = "") -> WrongAnswer:
     """Return the answer whose file is changed after writing."""
-    return WrongAnswer(name, hint, MODEL_ANSWER + change + "\n")
+    return WrongAnswer(name, MODEL_ANSWER + change + "\n", hint=hint)
 
-
-TOO_HIGH = "Train longer, or take the tricks of the lesson; is it the toy grammar that it was trained on?"
-ONE_FOR_ALL = "The tokenizer must tell all characters of the grammar apart: take that of load_toy()."
-MANY = "A model of a million parameters is enough here."
 
 MISBEHAVING = (
-    untrained("never-trained", TOO_HIGH),
+    untrained("never-trained"),
     changed(
         "weights-lost",
-        TOO_HIGH,
         "model = copy.deepcopy(model)\nmodel.init_weights('torch')\nsave_model(path, model, corpus.tokenizer)",
+        hint="never-trained",
     ),
     changed(
         "another-order-of-characters",
-        TOO_HIGH,
         "save_model(path, model, CharTokenizer(corpus.tokenizer.characters[::-1]))",
+        hint="never-trained",
     ),
-    WrongAnswer("nothing-handed-in", SAVE, "pass\n"),
-    changed("under-another-name", SAVE, "path.rename(folder / 'model.safetensors')"),
-    changed("a-link", SAVE, "path.rename(folder / 'a')\npath.symlink_to(folder / 'a')"),
-    changed("cut-short", SAVE, "path.write_bytes(path.read_bytes()[:-1000])"),
-    changed("only-the-beginning", SAVE, "path.write_bytes(path.read_bytes()[:100])"),
-    changed("empty", SAVE, "path.write_bytes(b'')"),
-    changed("by-torch-save", SAVE, "torch.save(model.state_dict(), path)"),
+    WrongAnswer("nothing-handed-in", "pass\n", hint="no-file"),
+    changed("under-another-name", "path.rename(folder / 'model.safetensors')", hint="no-file"),
+    changed("a-link", "path.rename(folder / 'a')\npath.symlink_to(folder / 'a')", hint="no-file"),
+    changed("cut-short", "path.write_bytes(path.read_bytes()[:-1000])", hint="no-file"),
+    changed("only-the-beginning", "path.write_bytes(path.read_bytes()[:100])", hint="no-file"),
+    changed("empty", "path.write_bytes(b'')", hint="no-file"),
+    changed("by-torch-save", "torch.save(model.state_dict(), path)", hint="no-file"),
     changed(
         "weights-alone",
-        SAVE,
         "from safetensors.torch import save_file\nsave_file({'a': torch.zeros(3)}, path)",
+        hint="no-file",
     ),
     changed(
         "weights-of-another-model",
-        SAVE,
         "from safetensors import safe_open\nfrom safetensors.torch import save_file\n"
         "header = safe_open(path, 'pt').metadata()\nsave_file({'embed.tokens.weight': torch.zeros(3)}, path, header)",
+        hint="no-file",
     ),
     changed(
         "no-numbers",
-        "Its weights are no longer numbers: train it anew.",
         "model = copy.deepcopy(model)\nmodel.unembed.weight.data[0, 0] = math.nan\n"
         "save_model(path, model, corpus.tokenizer)",
     ),
-    untrained("one-token-for-all", ONE_FOR_ALL, tokenizer="CharTokenizer('x', unknown=True)"),
-    untrained("letters-of-its-own", SAVE, tokenizer="CharTokenizer('abc')"),
-    untrained("too-long-a-context", MANY, "hidden=8, num_layers=1, max_len=100_000, positions='rotary'"),
-    untrained("too-many-layers", MANY, "hidden=4, num_layers=9"),
-    untrained("too-many-heads", MANY, "hidden=64, num_heads=64, num_layers=1, positions='relative'"),
-    changed(
-        "too-large",
-        "A model of a million parameters is enough here, and has 4 MB.",
-        "path.open('ab').truncate(50_000_000)",
+    untrained("one-token-for-all", tokenizer="CharTokenizer('x', unknown=True)"),
+    untrained("letters-of-its-own", tokenizer="CharTokenizer('abc')", hint="no-file"),
+    untrained("too-long-a-context", "hidden=8, num_layers=1, max_len=100_000, positions='rotary'"),
+    untrained("too-many-layers", "hidden=4, num_layers=9", hint="too-long-a-context"),
+    untrained(
+        "too-many-heads", "hidden=64, num_heads=64, num_layers=1, positions='relative'", hint="too-long-a-context"
     ),
+    changed("too-large", "path.open('ab').truncate(50_000_000)"),
 )
 
 RIGHT = {

@@ -6,14 +6,11 @@ import random
 import numpy as np
 
 from grading.exercises.topic_02_multi_head_attention.decoder_block import linear, normalised, thought
-from grading.exercises.topic_05_attention_heatmaps.offset_profile import CHANGED
 from grading.judging.judge import values
-from grading.judging.mistakes import ERROR, WRAPPER, misbehaviours
+from grading.judging.mistakes import WRAPPER, misbehaviours
 from grading.judging.properties import SEQUENCES_APART, Ask, Property, input_matters, rows_sum_to_one
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
-from transformer_lm.checks.engine.calling import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
-from transformer_lm.checks.engine.contract import AHEAD
-from transformer_lm.checks.topic_05_attention_heatmaps.attention_maps import ATTENTION_MAPS, LIST, SHAPES
+from transformer_lm.checks.topic_05_attention_heatmaps.attention_maps import ATTENTION_MAPS
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
@@ -60,7 +57,7 @@ def nothing_ahead(*outputs: str) -> Property:
         found = ask(case)
         return not any(np.triu(found[name], 1).any() for name in outputs)
 
-    return Property(AHEAD, holds)
+    return Property("future-has-weight", holds)
 
 
 NOTHING_AHEAD = nothing_ahead(*ATTENTION_MAPS.causal)
@@ -90,131 +87,47 @@ LINES = {
 ATTENDED = "attended = x + block.attention(block.attention_norm(x))"
 
 
-def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+def wrong(name: str, hint: str = "", **lines: str) -> WrongAnswer:
     """Return the model answer with a mistake in some of its lines."""
-    return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
+    return edited(name, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()), hint=hint)
 
 
 INPUT_MISTAKES = (
-    wrong(
-        "all-from-the-first-input",
-        "Every block reads what the first one reads: the next block reads what this one returns.",
-        next="pass",
-    ),
-    wrong(
-        "norm-forgotten",
-        "Attention reads x as it is: in a block, the norm comes before attention.",
-        read="read = x",
-    ),
-    wrong(
-        "mlp-norm-in-place",
-        "Attention reads what the MLP's norm makes of x: it has a norm of its own.",
-        read="read = block.mlp_norm(x)",
-    ),
-    wrong(
-        "mlp-left-out",
-        "The MLP is left out between the blocks: the next block reads all that this one returns.",
-        next="x = x + block.attention(block.attention_norm(x))",
-    ),
-    wrong(
-        "attention-left-out",
-        "What attention finds is left out between the blocks: the next block reads all that this one returns.",
-        next="x = x + block.mlp(block.mlp_norm(x))",
-    ),
-    wrong(
-        "attention-alone-passed-on",
-        "Only what attention returns is passed on: a block adds it to x, and its MLP adds more.",
-        next="x = block.attention(block.attention_norm(x))",
-    ),
-    wrong(
-        "residual-around-mlp-missing",
-        "What the MLP finds takes the place of x: a block adds it. Let the block itself compute what it returns.",
-        next=f"{ATTENDED}\n        x = block.mlp(block.mlp_norm(attended))",
-    ),
+    wrong("all-from-the-first-input", next="pass"),
+    wrong("norm-forgotten", read="read = x"),
+    wrong("mlp-norm-in-place", read="read = block.mlp_norm(x)"),
+    wrong("mlp-left-out", next="x = x + block.attention(block.attention_norm(x))"),
+    wrong("attention-left-out", next="x = x + block.mlp(block.mlp_norm(x))"),
+    wrong("attention-alone-passed-on", next="x = block.attention(block.attention_norm(x))"),
+    wrong("residual-around-mlp-missing", next=f"{ATTENDED}\n        x = block.mlp(block.mlp_norm(attended))"),
     wrong(
         "residual-around-attention-missing",
-        "What attention finds takes the place of x: a block adds it. Let the block itself compute what it returns.",
         next="attended = block.attention(block.attention_norm(x))\n"
         "        x = attended + block.mlp(block.mlp_norm(attended))",
     ),
-    wrong(
-        "mlp-without-its-norm",
-        "The MLP reads x as it is: its norm comes before it. Let the block itself compute what it returns.",
-        next=f"{ATTENDED}\n        x = attended + block.mlp(attended)",
-    ),
-    wrong(
-        "normalised-passed-on",
-        "The block is given what the norm has made of x: it applies the norm itself.",
-        next="x = block(read)",
-    ),
-    wrong(
-        "block-first",
-        "Attention reads what the block returns: it should read what goes into it.",
-        next="pass",
-        read="x = block(x)\n        read = block.attention_norm(x)",
-    ),
-    wrong(
-        "blocks-applied-twice",
-        "Each block is passed twice before the next one reads.",
-        next="x = block(block(x))",
-    ),
+    wrong("mlp-without-its-norm", next=f"{ATTENDED}\n        x = attended + block.mlp(attended)"),
+    wrong("normalised-passed-on", next="x = block(read)"),
+    wrong("block-first", next="pass", read="x = block(x)\n        read = block.attention_norm(x)"),
+    wrong("blocks-applied-twice", next="x = block(block(x))"),
     wrong(
         "first-block-for-all",
-        "The first block is asked for its weights every time: each block has attention of its own.",
         read="read = blocks[0].attention_norm(x)",
         weights="_, weights = blocks[0].attention(read, return_attention=True)",
     ),
 )
 
 AXIS_MISTAKES = (
-    wrong(
-        "heads-before-sequences",
-        "The first axis is split into heads, then sequences: all heads of the first sequence come first.",
-        map="weights.unflatten(0, (-1, b)).transpose(0, 1)",
-    ),
-    wrong(
-        "heads-first",
-        "Heads and sequences are exchanged: sequences are the first axis, as everywhere.",
-        map="weights.unflatten(0, (b, -1)).transpose(0, 1)",
-    ),
-    wrong(
-        "not-split",
-        "Sequences and heads are still one axis: (b * h, i, j) should become (b, h, i, j).",
-        map="weights",
-    ),
-    wrong(
-        "transposed",
-        "Queries and keys are swapped: rows are the queries, and sum to 1.",
-        map="weights.unflatten(0, (b, -1)).mT",
-    ),
-    wrong(
-        "positions-viewed-as-heads",
-        "The numbers are cut anew by view or reshape, in another order of axes: only the first axis is to be split.",
-        map="weights.reshape(b, n, n, -1).permute(0, 3, 1, 2)",
-    ),
-    wrong(
-        "heads-averaged",
-        "The heads of a block are averaged: each has a map of its own.",
-        map="weights.unflatten(0, (b, -1)).mean(dim=1)",
-    ),
-    wrong(
-        "heads-averaged-and-kept",
-        "The heads of a block are averaged, in an axis of size 1: each has a map of its own.",
-        map="weights.unflatten(0, (b, -1)).mean(dim=1, keepdim=True)",
-    ),
-    wrong(
-        "batch-averaged",
-        "The sequences are averaged: each has maps of its own.",
-        map="weights.unflatten(0, (b, -1)).mean(dim=0, keepdim=True).expand(b, -1, n, n)",
-    ),
-    wrong(
-        "first-head-only",
-        "Only the first head of each block is there: all are asked for.",
-        map="weights.unflatten(0, (b, -1))[:, :1]",
-    ),
+    wrong("heads-before-sequences", map="weights.unflatten(0, (-1, b)).transpose(0, 1)"),
+    wrong("heads-first", map="weights.unflatten(0, (b, -1)).transpose(0, 1)"),
+    wrong("not-split", map="weights"),
+    wrong("transposed", map="weights.unflatten(0, (b, -1)).mT"),
+    wrong("positions-viewed-as-heads", map="weights.reshape(b, n, n, -1).permute(0, 3, 1, 2)"),
+    wrong("heads-averaged", map="weights.unflatten(0, (b, -1)).mean(dim=1)"),
+    wrong("heads-averaged-and-kept", map="weights.unflatten(0, (b, -1)).mean(dim=1, keepdim=True)"),
+    wrong("batch-averaged", map="weights.unflatten(0, (b, -1)).mean(dim=0, keepdim=True).expand(b, -1, n, n)"),
+    wrong("first-head-only", map="weights.unflatten(0, (b, -1))[:, :1]"),
     wrong(
         "outputs-in-place-of-weights",
-        "This is what attention returns for each position, not its weights: the second value holds these.",
         weights="weights, _ = block.attention(read, return_attention=True)",
         map="weights",
     ),
@@ -223,75 +136,33 @@ AXIS_MISTAKES = (
 WEIGHT_MISTAKES = (
     wrong(
         "softmax-twice",
-        "A softmax is applied to the weights: they are shares already, and the second one gives to the future.",
         map="weights.softmax(dim=-1).unflatten(0, (b, -1))",
+        hint="softmax-of-weights-past-the-diagonal",
     ),
     wrong(
         "masked-softmax-twice",
-        "A softmax is applied to the weights, and the future hidden again: they are shares already.",
         map="weights.masked_fill(torch.ones(n, n, device=x.device).triu(1) == 1, -math.inf).softmax(dim=-1)"
         ".unflatten(0, (b, -1))",
     ),
-    wrong(
-        "divided-by-the-largest",
-        "The rows are divided by their largest weight, as for a picture: keep them as they were computed.",
-        map="(weights / weights.amax(dim=-1, keepdim=True)).unflatten(0, (b, -1))",
-    ),
-    wrong(
-        "rounded",
-        "The weights are rounded: keep them as they were computed.",
-        map="(weights * 10).round().div(10).unflatten(0, (b, -1))",
-    ),
-    wrong(
-        "small-weights-left-out",
-        "Small weights are set to 0: keep them as they were computed.",
-        map="weights.where(weights > 0.05, 0).unflatten(0, (b, -1))",
-    ),
-    wrong(
-        "logarithms",
-        "These are logarithms of the weights: keep them as they were computed.",
-        map="weights.clamp(min=1e-6).log().unflatten(0, (b, -1))",
-    ),
+    wrong("divided-by-the-largest", map="(weights / weights.amax(dim=-1, keepdim=True)).unflatten(0, (b, -1))"),
+    wrong("rounded", map="(weights * 10).round().div(10).unflatten(0, (b, -1))"),
+    wrong("small-weights-left-out", map="weights.where(weights > 0.05, 0).unflatten(0, (b, -1))"),
+    wrong("logarithms", map="weights.clamp(min=1e-6).log().unflatten(0, (b, -1))"),
     wrong(
         "hidden-marked",
-        "Hidden entries are marked by NaN, as for a picture: the weights there are 0.",
         map="weights.masked_fill(torch.ones(n, n, device=x.device).triu(1) == 1, math.nan).unflatten(0, (b, -1))",
     ),
-    wrong(
-        "rollout",
-        "The maps are multiplied from block to block: keep those of each block as they were computed.",
-        map="weights.unflatten(0, (b, -1)) @ maps[-1] if maps else weights.unflatten(0, (b, -1))",
-    ),
+    wrong("rollout", map="weights.unflatten(0, (b, -1)) @ maps[-1] if maps else weights.unflatten(0, (b, -1))"),
 )
 
 LIST_MISTAKES = (
-    wrong(
-        "last-block-only",
-        "Only the last block is there: a map for every block is asked for.",
-        returned="return maps[-1:]",
-    ),
-    wrong(
-        "first-block-only",
-        "Only the first block is there: a map for every block is asked for.",
-        returned="return maps[:1]",
-    ),
-    wrong("last-block-left-out", "The last block is left out.", returned="return maps[:-1]"),
-    wrong("backwards", "The blocks are in reverse order: the first one comes first.", returned="return maps[::-1]"),
-    wrong(
-        "blocks-backwards",
-        "The blocks are passed in reverse order: the first one reads x.",
-        blocks="for block in reversed(list(blocks)):",
-    ),
-    wrong(
-        "returned-too-early",
-        "The first map is there as often as there are blocks: the list should hold one for each.",
-        returned="return maps[:1] * len(maps)",
-    ),
-    wrong(
-        "blocks-averaged",
-        "The blocks are averaged: each has maps of its own.",
-        returned="return [sum(maps) / len(maps)]",
-    ),
+    wrong("last-block-only", returned="return maps[-1:]"),
+    wrong("first-block-only", returned="return maps[:1]"),
+    wrong("last-block-left-out", returned="return maps[:-1]"),
+    wrong("backwards", returned="return maps[::-1]"),
+    wrong("blocks-backwards", blocks="for block in reversed(list(blocks)):"),
+    wrong("returned-too-early", returned="return maps[:1] * len(maps)"),
+    wrong("blocks-averaged", returned="return [sum(maps) / len(maps)]"),
 )
 
 BEHAVIOURS = misbehaviours(MODEL_ANSWER, "attention_maps", longer=(8, 13))
@@ -299,29 +170,29 @@ KEPT = ("differs-the-second-time", "views-its-input")
 SPOILT = "result = [torch.zeros_like(part) for part in result]"
 
 
-def wrapped(name: str, hint: str, change: str) -> WrongAnswer:
+def wrapped(name: str, change: str, hint: str = "") -> WrongAnswer:
     """Return the answer that does something else after computing the maps."""
-    return WrongAnswer(name, hint, MODEL_ANSWER + WRAPPER.format(function="attention_maps", change=change))
+    return WrongAnswer(name, MODEL_ANSWER + WRAPPER.format(function="attention_maps", change=change), hint=hint)
 
 
 MISBEHAVING = (
     *(each for each in BEHAVIOURS if each.name in KEPT),
-    wrapped("changes-its-input", CHANGED, "x.zero_()"),
-    wrapped("fits-one-length", OTHER_LENGTH, f"if x.shape[:2] == (8, 13): {SPOILT}"),
-    wrapped("fits-known-sizes", OTHER_SIZES, f"if x.shape[1] > 17: {SPOILT}"),
-    wrong("at-most-three-blocks", OTHER_SIZES, returned="return maps[:3] if len(maps) > 3 else maps"),
-    wrong("two-heads", OTHER_SIZES, map="weights.reshape(b, 2, -1, n)[:, :, :n]"),
-    wrong("future-a-little", NOTHING_AHEAD.hint, map="(weights + 1e-7).unflatten(0, (b, -1))"),
-    wrong("noisy", CALLED_AGAIN, map="(weights + torch.rand_like(weights)).unflatten(0, (b, -1))"),
-    wrong("sequences-centred", SEQUENCES_APART.hint, next="x = block(x - x.mean(dim=0))"),
-    wrong("one-tensor", LIST, returned="return torch.stack(maps)"),
-    wrong("a-dictionary", LIST, returned="return dict(enumerate(maps))"),
-    wrong("nothing-returned", LIST, returned="maps"),
-    wrong("list-of-lists", LIST, map="weights.unflatten(0, (b, -1)).tolist()"),
-    wrong("pairs", LIST, map="(read, weights)"),
-    wrong("several-shapes", SHAPES, returned="return [*maps[:-1], maps[-1].mean(dim=1)]"),
-    wrong("weights-not-asked-for", ERROR, weights="_, weights = block.attention(read)"),
-    wrong("block-asked", ERROR, weights="_, weights = block(read, return_attention=True)"),
+    wrapped("changes-its-input", "x.zero_()", hint="input-changed"),
+    wrapped("fits-one-length", f"if x.shape[:2] == (8, 13): {SPOILT}", hint="other-length"),
+    wrapped("fits-known-sizes", f"if x.shape[1] > 17: {SPOILT}", hint="other-sizes"),
+    wrong("at-most-three-blocks", returned="return maps[:3] if len(maps) > 3 else maps", hint="other-sizes"),
+    wrong("two-heads", map="weights.reshape(b, 2, -1, n)[:, :, :n]", hint="other-sizes"),
+    wrong("future-a-little", map="(weights + 1e-7).unflatten(0, (b, -1))", hint="future-has-weight"),
+    wrong("noisy", map="(weights + torch.rand_like(weights)).unflatten(0, (b, -1))", hint="called-again"),
+    wrong("sequences-centred", next="x = block(x - x.mean(dim=0))", hint="sequences-mix"),
+    wrong("one-tensor", returned="return torch.stack(maps)", hint="not-a-list"),
+    wrong("a-dictionary", returned="return dict(enumerate(maps))", hint="not-a-list"),
+    wrong("nothing-returned", returned="maps", hint="not-a-list"),
+    wrong("list-of-lists", map="weights.unflatten(0, (b, -1)).tolist()", hint="not-a-list"),
+    wrong("pairs", map="(read, weights)", hint="not-a-list"),
+    wrong("several-shapes", returned="return [*maps[:-1], maps[-1].mean(dim=1)]"),
+    wrong("weights-not-asked-for", weights="_, weights = block.attention(read)", hint="raises"),
+    wrong("block-asked", weights="_, weights = block(read, return_attention=True)", hint="raises"),
 )
 
 RIGHT = {
@@ -468,7 +339,7 @@ def attention_maps(blocks, x):
 
 ATTENTION_MAPS_RECORD = ValueRecord(
     public=ATTENTION_MAPS,
-    title="The weights of every block",
+    title="The attention weights of every block",
     defines="attention_maps",
     parts=(Part("attention-maps-check", 4, values),),
     properties=(rows_sum_to_one("maps"), NOTHING_AHEAD, SEQUENCES_APART, input_matters("maps")),

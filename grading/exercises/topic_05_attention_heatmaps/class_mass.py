@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grading.exercises.topic_05_attention_heatmaps.offset_profile import (
-    CHANGED,
     FIRST,
     LONGER,
     OTHER,
@@ -14,9 +13,7 @@ from grading.exercises.topic_05_attention_heatmaps.offset_profile import (
     causal_weights,
 )
 from grading.judging.judge import values
-from grading.judging.mistakes import ERROR
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.engine.calling import OTHER_SIZES
 from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import ALONE
 from transformer_lm.checks.topic_05_attention_heatmaps.class_mass import CLASS_MASS
 
@@ -76,188 +73,90 @@ LINES = {
 }
 
 
-def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+def wrong(name: str, hint: str = "", **lines: str) -> WrongAnswer:
     """Return the model answer with a mistake in some of its lines."""
-    return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
+    return edited(name, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()), hint=hint)
 
 
 BY_SEQUENCE = 'torch.einsum("bir,bhis->bhrs", queries, to_class) / queries.sum(dim=1).clamp(min=1)[:, None, :, None]'
 
 MEAN_MISTAKES = (
-    wrong("summed", "The weights are added up: divide by how many queries of that class there are.", returned="total"),
-    wrong(
-        "divided-by-all-queries",
-        "Every row is divided by the number of all queries: count those of its own class.",
-        returned="total / queries.sum()",
-    ),
-    wrong(
-        "divided-by-positions",
-        "Every row is divided by the number of positions: count the queries of its class.",
-        returned="total / weights.shape[-1]",
-    ),
-    wrong(
-        "divided-by-sequences",
-        "The sums are divided by the number of sequences: count the queries of each class.",
-        returned="total / len(weights)",
-    ),
-    wrong(
-        "divided-by-keys",
-        "The sums are divided by the number of keys of a class: it is the queries that are averaged.",
-        returned="total / count.clamp(min=1).T",
-    ),
-    wrong(
-        "mean-weight-of-a-pair",
-        "The weights of single keys are averaged: a query gives to all keys of a class together, so add them up.",
-        returned="total / (count * count.T).clamp(min=1)",
-    ),
+    wrong("summed", returned="total"),
+    wrong("divided-by-all-queries", returned="total / queries.sum()"),
+    wrong("divided-by-positions", returned="total / weights.shape[-1]"),
+    wrong("divided-by-sequences", returned="total / len(weights)"),
+    wrong("divided-by-keys", returned="total / count.clamp(min=1).T"),
+    wrong("mean-weight-of-a-pair", returned="total / (count * count.T).clamp(min=1)"),
     wrong(
         "divided-by-pairs",
-        "The sums are divided by the visible pairs of two classes: divide by the number of queries.",
         returned='total / torch.einsum("bir,ij,bjs->rs", queries, torch.ones_like(weights[0, 0]).tril(), keys)'
         ".clamp(min=1)",
     ),
-    wrong(
-        "mean-of-means",
-        "Each sequence gets means of its own, and these are averaged: the queries of the whole batch count alike.",
-        total=BY_SEQUENCE,
-        returned="total.mean(dim=0)",
-    ),
+    wrong("mean-of-means", total=BY_SEQUENCE, returned="total.mean(dim=0)"),
     wrong(
         "mean-of-means-of-sequences-with-the-class",
-        "The means of the sequences that have such queries are averaged: a query counts alike wherever it stands.",
         total=BY_SEQUENCE,
         returned="total.sum(dim=0) / (queries.sum(dim=1) > 0).sum(dim=0).clamp(min=1)[:, None]",
     ),
-    wrong(
-        "columns-made-to-sum-to-one",
-        "The columns sum to 1: this is where a class gets its weight from. A query shares out along the rows.",
-        returned="total / total.sum(dim=1, keepdim=True).clamp(min=1e-9)",
-    ),
-    wrong(
-        "nan-for-a-missing-class",
-        "A class without queries gives 0 / 0, which is NaN: its row should be zeros.",
-        returned="total / count",
-    ),
-    wrong(
-        "ones-for-a-missing-class",
-        "A class without queries gets a row of equal shares: nothing was given, so it should be zeros.",
-        returned="torch.where(count > 0, total / count.clamp(min=1), 1 / num_classes)",
-    ),
-    wrong(
-        "largest-key-only",
-        "Only the most-read key of each class counts: add up what all its keys get.",
-        to_class="(weights[..., None] * keys[:, None, None]).amax(dim=3)",
-    ),
+    wrong("columns-made-to-sum-to-one", returned="total / total.sum(dim=1, keepdim=True).clamp(min=1e-9)"),
+    wrong("nan-for-a-missing-class", returned="total / count"),
+    wrong("ones-for-a-missing-class", returned="torch.where(count > 0, total / count.clamp(min=1), 1 / num_classes)"),
+    wrong("largest-key-only", to_class="(weights[..., None] * keys[:, None, None]).amax(dim=3)"),
     wrong(
         "above-uniform",
-        "What a uniform head would give is subtracted: the mass itself is asked for.",
         to_class='torch.einsum("bhij,bjs->bhis", weights - torch.ones_like(weights).tril()'
         " / torch.arange(1, weights.shape[-1] + 1, device=weights.device)[:, None], keys)",
     ),
 )
 
 AXIS_MISTAKES = (
-    wrong(
-        "transposed",
-        "Rows and columns are swapped in the table: the row is the class of the query, which gives.",
-        returned="(total / count.clamp(min=1)).mT",
-    ),
-    wrong(
-        "queries-and-keys-swapped",
-        "The axes of the weights are swapped: rows are the queries i, columns the keys j that they read.",
-        to_class='torch.einsum("bhji,bjs->bhis", weights, keys)',
-    ),
+    wrong("transposed", returned="(total / count.clamp(min=1)).mT"),
+    wrong("queries-and-keys-swapped", to_class='torch.einsum("bhji,bjs->bhis", weights, keys)'),
     wrong(
         "softmax-twice",
-        "A softmax is applied to the weights: they are shares already, and the second one gives to the future.",
         to_class='torch.einsum("bhij,bjs->bhis", weights.softmax(dim=-1), keys)',
+        hint="softmax-of-weights-past-the-diagonal",
     ),
-    wrong(
-        "itself-left-out",
-        "What a query gives to itself is left out: it is a key of its own class.",
-        to_class='torch.einsum("bhij,bjs->bhis", weights.tril(-1), keys)',
-    ),
-    wrong(
-        "next-class",
-        "Queries are sorted by the class of the next character: each has the class of its own position.",
-        given="queries, keys = member.roll(-1, dims=1), member",
-    ),
-    wrong(
-        "class-of-the-key-before",
-        "Keys are sorted by the class of the character before them: each has the class of its own position.",
-        given="queries, keys = member, member.roll(1, dims=1)",
-    ),
-    wrong(
-        "class-zero-left-out",
-        "Class 0 is left out: it is a class as any other.",
-        member="F.one_hot(classes, num_classes).to(weights.dtype) * (classes > 0)[..., None]",
-    ),
+    wrong("itself-left-out", to_class='torch.einsum("bhij,bjs->bhis", weights.tril(-1), keys)'),
+    wrong("next-class", given="queries, keys = member.roll(-1, dims=1), member"),
+    wrong("class-of-the-key-before", given="queries, keys = member, member.roll(1, dims=1)"),
+    wrong("class-zero-left-out", member="F.one_hot(classes, num_classes).to(weights.dtype) * (classes > 0)[..., None]"),
     wrong(
         "first-query-left-out",
-        "The first query of each sequence is left out: it counts like the others.",
         given="queries, keys = member * (torch.arange(classes.shape[1], device=classes.device) > 0)[:, None], member",
     ),
-    wrong(
-        "as-many-classes-as-occur",
-        "The table is only as large as the classes that occur: num_classes tells how many there are.",
-        member="F.one_hot(classes).to(weights.dtype)",
-    ),
+    wrong("as-many-classes-as-occur", member="F.one_hot(classes).to(weights.dtype)"),
     wrong(
         "classes-of-the-first-sequence",
-        "The classes of the first sequence are used for all: every sequence has its own.",
         member="F.one_hot(classes[:1], num_classes).to(weights.dtype).expand(len(classes), -1, -1)",
     ),
-    wrong(
-        "first-sequence-only",
-        "Only the first sequence is looked at: the means are over the whole batch.",
-        given="weights, queries, keys = weights[:1], member[:1], member[:1]",
-    ),
+    wrong("first-sequence-only", given="weights, queries, keys = weights[:1], member[:1], member[:1]"),
     wrong(
         "maps-averaged-first",
-        "The maps of the batch are averaged first: the classes of a position differ from sequence to sequence.",
         to_class='torch.einsum("bhij,bjs->bhis", weights.mean(dim=0, keepdim=True).expand_as(weights), keys)',
     ),
     wrong(
         "batch-viewed-as-heads",
-        "Batch and heads are exchanged by view or reshape, which swaps no axes: it cuts the numbers anew.",
         to_class='torch.einsum("bhij,bjs->bhis", weights.reshape(*weights.shape[1::-1], *weights.shape[2:])'
         ".transpose(0, 1), keys)",
     ),
-    wrong(
-        "heads-averaged",
-        "The heads are averaged: each has a table of its own.",
-        returned="(total / count.clamp(min=1)).mean(dim=0)",
-    ),
-    wrong(
-        "heads-last",
-        "The axes are in another order: heads come first, then the class of the query, then that of the key.",
-        returned="(total / count.clamp(min=1)).permute(1, 2, 0)",
-    ),
-    wrong(
-        "sequences-kept",
-        "Every sequence has a table of its own: the means are over the whole batch.",
-        total=BY_SEQUENCE,
-        returned="total",
-    ),
-    wrong(
-        "keys-only",
-        "This is what each class receives from all queries: sort these by their own class, too.",
-        returned="total.sum(dim=1) / queries.sum()",
-    ),
+    wrong("heads-averaged", returned="(total / count.clamp(min=1)).mean(dim=0)"),
+    wrong("heads-last", returned="(total / count.clamp(min=1)).permute(1, 2, 0)"),
+    wrong("sequences-kept", total=BY_SEQUENCE, returned="total"),
+    wrong("keys-only", returned="total.sum(dim=1) / queries.sum()"),
 )
 
 MISBEHAVING = (
     *aggregate_misbehaviours(MODEL_ANSWER, "class_mass"),
-    wrong("classes-changed", CHANGED, member="F.one_hot(classes, num_classes).to(weights.dtype)\n    classes += 1"),
-    wrong("at-most-seven-classes", OTHER_SIZES, returned="total[:, :7, :7] / count.clamp(min=1)[:7]"),
-    wrong("classes-as-bools", ERROR, member="F.one_hot(classes.bool(), num_classes).to(weights.dtype)"),
-    wrong("a-table-in-python", "Return mass as one tensor.", returned="(total / count.clamp(min=1)).tolist()"),
-    edited(
-        "nothing-returned",
-        "Return mass as one tensor.",
-        MODEL_ANSWER,
-        (f"return {LINES['returned']}", LINES["returned"]),
+    wrong(
+        "classes-changed",
+        member="F.one_hot(classes, num_classes).to(weights.dtype)\n    classes += 1",
+        hint="input-changed",
     ),
+    wrong("at-most-seven-classes", returned="total[:, :7, :7] / count.clamp(min=1)[:7]", hint="other-sizes"),
+    wrong("classes-as-bools", member="F.one_hot(classes.bool(), num_classes).to(weights.dtype)", hint="raises"),
+    wrong("a-table-in-python", returned="(total / count.clamp(min=1)).tolist()", hint="not-a-tensor"),
+    edited("nothing-returned", MODEL_ANSWER, (f"return {LINES['returned']}", LINES["returned"]), hint="not-a-tensor"),
 )
 
 RIGHT = {
@@ -376,7 +275,7 @@ def class_mass(weights, classes, num_classes):
 
 CLASS_MASS_RECORD = ValueRecord(
     public=CLASS_MASS,
-    title="What a class gives to a class",
+    title="Attention weight between classes of characters",
     defines="class_mass",
     parts=(Part("class-mass-check", 4, values),),
     properties=(),

@@ -10,8 +10,7 @@ from grading.judging.head_claims import EXACT, Mask, decisions, margins, unseen
 from grading.judging.judge import values
 from grading.judging.mistakes import WRAPPER, misbehaviours
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.engine.calling import OTHER_SIZES
-from transformer_lm.checks.topic_05_attention_heatmaps.find_heads import FIND_HEADS, NUMBERS
+from transformer_lm.checks.topic_05_attention_heatmaps.find_heads import FIND_HEADS
 
 CHECK, UNSEEN = "find-heads-check", "find-heads-unseen"
 BOTH = (CHECK, UNSEEN)
@@ -290,191 +289,94 @@ LINES = {
 }
 
 
-def wrong(name: str, hint: str, fails: tuple[str, ...] = BOTH, costs: float | None = None, **lines: str) -> WrongAnswer:
+def wrong(
+    name: str, fails: tuple[str, ...] = BOTH, costs: float | None = None, hint: str = "", **lines: str
+) -> WrongAnswer:
     """Return the model answer with a mistake in some of its lines."""
     edits = ((LINES[line], theirs) for line, theirs in lines.items())
-    return edited(name, hint, MODEL_ANSWER, *edits, fails=fails, costs=costs)
+    return edited(name, MODEL_ANSWER, *edits, fails=fails, costs=costs, hint=hint)
 
 
 MILD = 2  # what it costs in each part to miss heads or mix them up, without naming a head that does nothing
-INVENTED = "Heads that do nothing get a name: a score counts only if it is large, and well above its baseline."
-THRESHOLDS = "A threshold is not that of the task: 0.35 for a score, 0.2 for what it exceeds its baseline by."
-NOTHING_FOUND = "No head gets a name: is a softmax applied to the weights once more, or a threshold out of reach?"
-NULL_OFF = "The null is a little off: a mean over all sequences and all queries with such a key, whose rows sum to 1."
 CHANCE_OF_ALL = "score(uniform.expand(b, h, n, n), pattern)"
 
 WRONG = (
-    wrong("always-a-name", INVENTED, counts="excess > most", most="weights.new_full((h,), -1)"),
-    wrong(
-        "largest-score-always",
-        "Every head gets the pattern of its largest score: a uniform head has scores, too.",
-        baseline="torch.zeros(h)",
-        larger="baseline",
-        counts="excess > most",
-    ),
-    wrong(
-        "score-enough",
-        "A score of 0.35 is taken for enough: a uniform head has as much where a pattern has many keys.",
-        counts="(found >= 0.35) & (excess > most)",
-        most="weights.new_full((h,), -1)",
-    ),
-    wrong(
-        "excess-enough",
-        "Heads with small scores get a name: a score must be 0.35 or more, whatever it exceeds.",
-        counts="(excess >= 0.2) & (excess > most)",
-    ),
-    wrong(
-        "no-chance",
-        "Chance is not compared with: a uniform head gets a name.",
-        baseline="torch.zeros(h)",
-    ),
-    wrong(
-        "null-in-place-of-chance",
-        "Where position matters, chance is left out: the larger of the two baselines counts.",
-        larger="score(null.expand(b, h, n, n), pattern)",
-    ),
-    wrong(
-        "no-null",
-        "Scores are not compared with position as they should be: a head that looks a fixed distance back gets a name.",
-        larger="baseline",
-    ),
-    wrong(
-        "smaller-baseline",
-        "The smaller of chance and null is taken as baseline: a score must exceed both.",
-        larger="torch.minimum(baseline, score(null.expand(b, h, n, n), pattern))",
-    ),
-    wrong(
-        "baselines-added",
-        "Chance and null are added up: a score must exceed the larger of them, not both together.",
-        larger="baseline + score(null.expand(b, h, n, n), pattern)",
-        costs=MILD,
-    ),
-    wrong(
-        "null-for-places-too",
-        "Patterns of place are compared with position, too: then no head that looks one back is ever found.",
-        place="if True:",
-        costs=MILD,
-    ),
-    wrong(
-        "places-inverted",
-        "The meaning of `by_place` is inverted: it is the other patterns that position must not explain.",
-        place="if by_place[number]:",
-    ),
+    wrong("always-a-name", counts="excess > most", most="weights.new_full((h,), -1)"),
+    wrong("largest-score-always", baseline="torch.zeros(h)", larger="baseline", counts="excess > most"),
+    wrong("score-enough", counts="(found >= 0.35) & (excess > most)", most="weights.new_full((h,), -1)"),
+    wrong("excess-enough", counts="(excess >= 0.2) & (excess > most)"),
+    wrong("no-chance", baseline="torch.zeros(h)"),
+    wrong("null-in-place-of-chance", larger="score(null.expand(b, h, n, n), pattern)"),
+    wrong("no-null", larger="baseline"),
+    wrong("smaller-baseline", larger="torch.minimum(baseline, score(null.expand(b, h, n, n), pattern))"),
+    wrong("baselines-added", larger="baseline + score(null.expand(b, h, n, n), pattern)", costs=MILD),
+    wrong("null-for-places-too", place="if True:", costs=MILD),
+    wrong("places-inverted", place="if by_place[number]:"),
     wrong(
         "largest-score",
-        "The pattern with the largest score wins: it is the one that exceeds its baseline most.",
         counts="(found >= 0.35) & (excess >= 0.2) & (found > most)",
         kept="most[counts] = found[counts]",
         costs=MILD,
     ),
     wrong(
         "largest-ratio",
-        "The score is divided by its baseline: the difference counts, a rare pattern has a large ratio.",
         counts="(found >= 0.35) & (excess >= 0.2) & (found / baseline > most)",
         kept="most[counts] = (found / baseline)[counts]",
         costs=MILD,
     ),
+    wrong("first-that-counts", counts="(found >= 0.35) & (excess >= 0.2) & (heads == -1)", costs=MILD),
+    wrong("last-that-counts", counts="(found >= 0.35) & (excess >= 0.2)", costs=MILD),
+    wrong("thresholds-exchanged", counts="(found >= 0.2) & (excess >= 0.35) & (excess > most)", costs=MILD),
+    wrong("maps-averaged", found="score(weights.mean(dim=0, keepdim=True).expand(b, h, n, n), pattern)"),
     wrong(
-        "first-that-counts",
-        "The first pattern that counts gives the name: look at all of them, and take the largest excess.",
-        counts="(found >= 0.35) & (excess >= 0.2) & (heads == -1)",
-        costs=MILD,
+        "pattern-of-the-first-sequence", start="    patterns = patterns[:, :1].expand_as(patterns)\n    places = torch"
     ),
     wrong(
-        "last-that-counts",
-        "The last pattern that counts gives the name: a later one may exceed its baseline less.",
-        counts="(found >= 0.35) & (excess >= 0.2)",
-        costs=MILD,
+        "first-sequence-only", start="    weights, patterns, b = weights[:1], patterns[:, :1], 1\n    places = torch"
     ),
-    wrong(
-        "thresholds-exchanged",
-        "The two thresholds are exchanged: a score must be 0.35 or more, its excess 0.2 or more.",
-        counts="(found >= 0.2) & (excess >= 0.35) & (excess > most)",
-        costs=MILD,
-    ),
-    wrong(
-        "maps-averaged",
-        "The maps are averaged over the batch before they are scored: that erases what heads read. Average scores.",
-        found="score(weights.mean(dim=0, keepdim=True).expand(b, h, n, n), pattern)",
-    ),
-    wrong(
-        "pattern-of-the-first-sequence",
-        "The pattern of the first sequence is used for all: each sequence has its own keys.",
-        start="    patterns = patterns[:, :1].expand_as(patterns)\n    places = torch",
-    ),
-    wrong(
-        "first-sequence-only",
-        "Only the first sequence is looked at: a head is judged by the whole batch.",
-        start="    weights, patterns, b = weights[:1], patterns[:, :1], 1\n    places = torch",
-    ),
-    wrong(
-        "distance-one-too-large",
-        "The null is off by one: at distance k it has the mean weight of distance k + 1.",
-        distance="(places[:, None] - places + 1).clamp(0, n - 1)",
-    ),
-    wrong(
-        "distance-one-too-small",
-        "The null is off by one: at distance k it has the mean weight of distance k - 1.",
-        distance="(places[:, None] - places - 1).clamp(min=0)",
-    ),
-    wrong(
-        "over-all-queries",
-        "The scores are means over all queries: those without a key of the pattern don't count.",
-        queries="pattern.any(dim=-1).numel()",
-        costs=MILD,
-    ),
-    wrong(
-        "divided-by-keys",
-        "The weight is divided by the number of keys: a query gives to all its keys together.",
-        queries="pattern.sum()",
-        costs=MILD,
-    ),
-    wrong(
-        "summed",
-        "The scores are sums over the queries: without a division, long texts exceed every threshold.",
-        queries="1",
-    ),
+    wrong("distance-one-too-large", distance="(places[:, None] - places + 1).clamp(0, n - 1)"),
+    wrong("distance-one-too-small", distance="(places[:, None] - places - 1).clamp(min=0)"),
+    wrong("over-all-queries", queries="pattern.any(dim=-1).numel()", costs=MILD),
+    wrong("divided-by-keys", queries="pattern.sum()", costs=MILD),
+    wrong("summed", queries="1"),
     wrong(
         "largest-key-only",
-        "Only the key with the largest weight counts: a score is what all keys of the pattern get.",
         found="(weights * pattern[:, None]).amax(dim=-1).sum(dim=(0, 2)) / pattern.any(dim=-1).sum()",
         costs=MILD,
     ),
+    wrong("zero-for-nothing", heads="torch.zeros(h, dtype=torch.long, device=weights.device)"),
+    wrong("counted-from-one", number="heads[counts] = number + 1"),
+    wrong("after-the-first-pattern", end="        return heads"),
+    wrong("queries-and-keys-exchanged", start="    weights = weights.mT\n    places = torch"),
+    wrong("nan-wins", empty="", counts="~(found < 0.35) & ~(excess < 0.2) & ~(excess <= most)"),
+    wrong("softmax-again", start="    weights = weights.softmax(dim=-1)\n    places = torch"),
+    wrong("nothing-counts", counts="(found >= 0.35) & (excess >= 2) & (excess > most)", hint="softmax-again"),
     wrong(
-        "zero-for-nothing",
-        "Heads that do nothing get 0, which is the number of the first pattern: they should get -1.",
-        heads="torch.zeros(h, dtype=torch.long, device=weights.device)",
+        "scores-of-0.3",
+        counts="(found >= 0.3) & (excess >= 0.2) & (excess > most)",
+        costs=MILD,
+        hint="another-threshold",
     ),
     wrong(
-        "counted-from-one",
-        "Patterns are counted from 1: the first of them has the number 0.",
-        number="heads[counts] = number + 1",
+        "scores-of-0.4",
+        counts="(found >= 0.4) & (excess >= 0.2) & (excess > most)",
+        costs=MILD,
+        hint="another-threshold",
     ),
     wrong(
-        "after-the-first-pattern",
-        "The function returns after its first pattern: the `return` stands inside the loop.",
-        end="        return heads",
+        "an-excess-of-0.15",
+        counts="(found >= 0.35) & (excess >= 0.15) & (excess > most)",
+        costs=MILD,
+        hint="another-threshold",
     ),
     wrong(
-        "queries-and-keys-exchanged",
-        "Queries and keys are exchanged: rows hold the queries, in weights as in patterns.",
-        start="    weights = weights.mT\n    places = torch",
+        "an-excess-of-0.25",
+        counts="(found >= 0.35) & (excess >= 0.25) & (excess > most)",
+        costs=MILD,
+        hint="another-threshold",
     ),
-    wrong(
-        "nan-wins",
-        "A pattern without any query gives nan, and nan is the largest of all for `max`: leave such a pattern out.",
-        empty="",
-        counts="~(found < 0.35) & ~(excess < 0.2) & ~(excess <= most)",
-    ),
-    wrong("softmax-again", NOTHING_FOUND, start="    weights = weights.softmax(dim=-1)\n    places = torch"),
-    wrong("nothing-counts", NOTHING_FOUND, counts="(found >= 0.35) & (excess >= 2) & (excess > most)"),
-    wrong("scores-of-0.3", THRESHOLDS, counts="(found >= 0.3) & (excess >= 0.2) & (excess > most)", costs=MILD),
-    wrong("scores-of-0.4", THRESHOLDS, counts="(found >= 0.4) & (excess >= 0.2) & (excess > most)", costs=MILD),
-    wrong("an-excess-of-0.15", THRESHOLDS, counts="(found >= 0.35) & (excess >= 0.15) & (excess > most)", costs=MILD),
-    wrong("an-excess-of-0.25", THRESHOLDS, counts="(found >= 0.35) & (excess >= 0.25) & (excess > most)", costs=MILD),
     wrong(
         "the-largest-before-the-thresholds",
-        "The largest excess is taken first, and the thresholds come after it: it may be one that does not count.",
         most="weights.new_full((h,), -1)",
         counts="excess > most",
         number="heads[counts] = torch.where((found >= 0.35) & (excess >= 0.2), number, -1)[counts]",
@@ -482,58 +384,36 @@ WRONG = (
     ),
     wrong(
         "ranked-by-chance",
-        "Among patterns that count, the one furthest above chance wins: the larger of the two baselines decides.",
         counts=f"(found >= 0.35) & (excess >= 0.2) & (found - {CHANCE_OF_ALL} > most)",
         kept=f"most[counts] = (found - {CHANCE_OF_ALL})[counts]",
         costs=MILD,
     ),
-    wrong("null-not-renormalised", NULL_OFF, rows="pass", costs=MILD),
+    wrong("null-not-renormalised", rows="pass", costs=MILD),
     wrong(
         "zeros-of-the-future-counted",
-        NULL_OFF,
         means="weights.diagonal(-k, dim1=2, dim2=3).sum(dim=(0, 2)) / (b * n)",
         costs=MILD,
+        hint="null-not-renormalised",
     ),
     wrong(
         "null-of-the-first-sequence",
-        NULL_OFF,
         means="weights[:1].diagonal(-k, dim1=2, dim2=3).mean(dim=(0, 2))",
         costs=MILD,
+        hint="null-not-renormalised",
     ),
-    wrong(
-        "chance-of-the-first-sequence",
-        "Chance is that of the first sequence: the others have keys elsewhere.",
-        baseline="score(uniform.expand(1, h, n, n), pattern[:1])",
-        costs=MILD,
-    ),
-    wrong(
-        "chance-without-oneself",
-        "Chance is that of a head that never reads its own position: query i may read i + 1 keys.",
-        uniform="/ places[:, None].clamp(min=1)",
-        costs=MILD,
-    ),
+    wrong("chance-of-the-first-sequence", baseline="score(uniform.expand(1, h, n, n), pattern[:1])", costs=MILD),
+    wrong("chance-without-oneself", uniform="/ places[:, None].clamp(min=1)", costs=MILD),
     wrong(
         "mean-of-means",
-        "Scores are means of the sequences' means: a sequence with more queries counts more.",
         queries="pattern.any(dim=-1).sum(dim=-1)[:, None]",
         mass="(maps * pattern[:, None]).sum(dim=(2, 3))",
         mean="return (mass / queries).nanmean(dim=0)",
         costs=MILD,
     ),
-    wrong(
-        "chance-of-a-full-head",
-        "Chance is that of a head that reads the future, too: query i sees i + 1 keys.",
-        uniform="/ n",
-    ),
-    wrong(
-        "diagonal-left-out",
-        "What a query gives to itself is left out: a head may read its own position.",
-        start="    weights = weights.tril(-1)\n    places = torch",
-    ),
+    wrong("chance-of-a-full-head", uniform="/ n"),
+    wrong("diagonal-left-out", start="    weights = weights.tril(-1)\n    places = torch"),
 )
 
-TENSOR = "Return heads as one tensor."
-CHANGED = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
 SMALLEST = FIRST | dict.fromkeys(ONES, 1)
 KNOWN = [(each["b"], each["h"], each["n"], each["n"]) for each in (FIRST, FIRST | LONGER, OTHER, SMALLEST)]
 BEHAVIOURS = {each.name: each for each in misbehaviours(MODEL_ANSWER, "find_heads", longer=(LONGER["b"], FIRST["h"]))}
@@ -541,23 +421,23 @@ BEHAVIOURS = {each.name: each for each in misbehaviours(MODEL_ANSWER, "find_head
 MISBEHAVING = (
     replace(BEHAVIOURS["differs-the-second-time"], fails=BOTH),
     replace(BEHAVIOURS["fits-one-length"], fails=(CHECK,)),
-    replace(BEHAVIOURS["changes-its-input"], fails=(UNSEEN,), hint=CHANGED),
+    replace(BEHAVIOURS["changes-its-input"], fails=(UNSEEN,), hint="input-changed"),
     WrongAnswer(
         "fits-known-sizes",
-        OTHER_SIZES,
         MODEL_ANSWER
         + WRAPPER.format(
             function="find_heads", change=f"if x.shape not in {KNOWN}: result = each(torch.zeros_like, result)"
         ),
         BOTH,
+        hint="other-sizes",
     ),
-    wrong("real-numbers", NUMBERS, end="    return heads.float()"),
-    wrong("small-whole-numbers", NUMBERS, end="    return heads.int()"),
-    wrong("names", TENSOR, end='    return [f"pattern {head}" for head in heads.tolist()]'),
-    wrong("a-list", TENSOR, end="    return heads.tolist()"),
-    wrong("excess-as-well", TENSOR, end="    return heads, most"),
-    wrong("for-every-sequence", "It has 2 axes instead of 1", end="    return heads.expand(b, h)"),
-    edited("nothing-returned", TENSOR, MODEL_ANSWER, ("    return heads\n", "    heads\n"), fails=BOTH),
+    wrong("real-numbers", end="    return heads.float()", hint="not-whole-numbers"),
+    wrong("small-whole-numbers", end="    return heads.int()", hint="not-whole-numbers"),
+    wrong("names", end='    return [f"pattern {head}" for head in heads.tolist()]', hint="not-a-tensor"),
+    wrong("a-list", end="    return heads.tolist()", hint="not-a-tensor"),
+    wrong("excess-as-well", end="    return heads, most", hint="not-a-tensor"),
+    wrong("for-every-sequence", end="    return heads.expand(b, h)", hint="axis-lost-or-added"),
+    edited("nothing-returned", MODEL_ANSWER, ("    return heads\n", "    heads\n"), fails=BOTH, hint="not-a-tensor"),
 )
 
 HELPERS = """\

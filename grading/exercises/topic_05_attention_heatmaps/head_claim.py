@@ -3,11 +3,8 @@
 from grading.judging.head_claims import claimed_ablation, claimed_numbers, claimed_pattern
 from grading.judging.record import Part, Record, WrongAnswer, edited
 from transformer_lm.checks.topic_05_attention_heatmaps.head_claim import (
-    ABLATE,
     ENTRIES,
     HEAD_CLAIM,
-    MEASURE,
-    MEASURE_REPEATS,
 )
 
 NUMBERS, PATTERN, ABLATION = "head-claim-numbers", "head-claim-pattern", "head-claim-ablation"
@@ -60,82 +57,91 @@ MODEL_ANSWER = claim_about(CHOSEN)
 SCORE, CHANCE, NULL, CHANGE = QUALIFY[CHOSEN]
 
 
-def wrong(name: str, hint: str, *fails: str, of: tuple[int, int, str] = CHOSEN, **changes: object) -> WrongAnswer:
+def wrong(name: str, *fails: str, of: tuple[int, int, str] = CHOSEN, hint: str = "", **changes: object) -> WrongAnswer:
     """Return the claim about a head with other values for some entries; it fails these parts, or all."""
     entries = dict(zip(ENTRIES, (*of, *QUALIFY[of]), strict=True))
     entries["pattern"] = f'"{of[2]}"'
     edits = ((f'"{entry}": {entries[entry]},', f'"{entry}": {value},') for entry, value in changes.items())
-    return edited(name, hint, claim_about(of), *edits, fails=fails or EVERYTHING)
+    return edited(name, claim_about(of), *edits, fails=fails or EVERYTHING, hint=hint)
 
-
-COUNTED = "Layers and heads are counted from 0, and the layer comes first."
-ANOTHER = "Another head has these numbers: layers and heads are counted from 0, and the layer comes first."
-SHARES = "Scores are shares of the weight: numbers between 0 and 1, not percentages or texts."
-ONE_NUMBER = "The change of a loss is one number, in nats."
-NAMES = "The head gives little to the keys of this pattern: find one that gives more, or what this one does."
-UNKNOWN = "Patterns are current, previous, first,"
-FILL_IN = "Fill in the dictionary that was given."
-UNDER_NAMES = "A claim has the head, its pattern and four numbers, under the names that were given."
-SIGN = "The sign is wrong: a change is the loss without the head, minus the loss with it."
 
 MISBEHAVING = (
     # Other heads.
-    WrongAnswer("another-head", NAMES, claim_about(WEAK, numbers_of=CHOSEN), EVERYTHING),
-    WrongAnswer("the-numbers-of-another-head", ANOTHER, claim_about(CHOSEN, numbers_of=WEAK), (NUMBERS, ABLATION)),
-    wrong("layer-and-head-exchanged", COUNTED, of=(1, 3, "induction"), layer=3, head=1),
-    wrong("layers-counted-from-one", COUNTED, layer=2),
-    wrong("heads-counted-from-one", COUNTED, of=(1, 3, "induction"), head=4),
-    wrong("layers-counted-from-the-end", COUNTED, layer=-1),
-    wrong("half-a-layer", COUNTED, layer=0.5),
+    WrongAnswer("another-head", claim_about(WEAK, numbers_of=CHOSEN), EVERYTHING, hint="little-weight"),
+    WrongAnswer(
+        "the-numbers-of-another-head",
+        claim_about(CHOSEN, numbers_of=WEAK),
+        (NUMBERS, ABLATION),
+        hint="numbers-of-another-head",
+    ),
+    wrong("layer-and-head-exchanged", of=(1, 3, "induction"), layer=3, head=1, hint="places-from-zero"),
+    wrong("layers-counted-from-one", layer=2, hint="places-from-zero"),
+    wrong("heads-counted-from-one", of=(1, 3, "induction"), head=4, hint="places-from-zero"),
+    wrong("layers-counted-from-the-end", layer=-1, hint="places-from-zero"),
+    wrong("half-a-layer", layer=0.5, hint="places-from-zero"),
     # Other patterns.
-    wrong("the-pattern-of-another-head", NAMES, pattern='"previous"'),
-    WrongAnswer("too-small-a-score", NAMES, claim_about(WEAK), (PATTERN,)),
-    WrongAnswer("no-more-than-chance", "compare the score with chance", claim_about(LIKE_CHANCE), (PATTERN,)),
-    wrong("a-name-of-its-own", UNKNOWN, pattern='"induction head"'),
-    wrong("a-capital", UNKNOWN, pattern='"Induction"'),
-    wrong("no-name", UNKNOWN, pattern='""'),
-    wrong("a-distance", UNKNOWN, pattern='"offset 1"'),
-    wrong("a-number-for-a-name", UNKNOWN, pattern=12),
-    wrong("a-name-without-end", UNKNOWN, pattern='"induction" * 1000'),
-    wrong("names-in-a-list", UNKNOWN, pattern='["induction"]'),
+    wrong("the-pattern-of-another-head", pattern='"previous"', hint="little-weight"),
+    WrongAnswer("too-small-a-score", claim_about(WEAK), (PATTERN,), hint="little-weight"),
+    WrongAnswer("no-more-than-chance", claim_about(LIKE_CHANCE), (PATTERN,)),
+    wrong("a-name-of-its-own", pattern='"induction head"', hint="unknown-pattern"),
+    wrong("a-capital", pattern='"Induction"', hint="unknown-pattern"),
+    wrong("no-name", pattern='""', hint="unknown-pattern"),
+    wrong("a-distance", pattern='"offset 1"', hint="unknown-pattern"),
+    wrong("a-number-for-a-name", pattern=12, hint="unknown-pattern"),
+    wrong("a-name-without-end", pattern='"induction" * 1000', hint="unknown-pattern"),
+    wrong("names-in-a-list", pattern='["induction"]', hint="unknown-pattern"),
     # Other numbers.
-    wrong("percentages", SHARES, score=81.2, chance=4.6, null=6.8),
-    wrong("chance-and-null-exchanged", "Chance and null are exchanged", NUMBERS, of=PREVIOUS, chance=0.398, null=0.059),
-    wrong("the-excess-for-the-score", "give the score itself", NUMBERS, of=SPACES, score=0.217),
-    wrong("no-baselines", MEASURE, NUMBERS, of=SPACES, chance=0.0, null=0.0),
-    wrong("baselines-of-zero", MEASURE_REPEATS, NUMBERS, chance=0.0, null=0.01),
-    wrong("baselines-of-a-tenth", MEASURE_REPEATS, NUMBERS, chance=0.1, null=0.1),
-    wrong("a-rough-score", MEASURE_REPEATS, NUMBERS, score=0.7),
-    wrong("a-rough-change", ABLATE, ABLATION, loss_change=6.0),
-    wrong("a-small-change-in-bits", ABLATE, ABLATION, of=SPACES, loss_change=0.13),
-    wrong("the-score-for-the-null", MEASURE_REPEATS, NUMBERS, null=SCORE),
-    wrong("invented", MEASURE_REPEATS, NUMBERS, ABLATION, score=0.95, null=0.2, loss_change=1.0),
-    wrong("wrong-sign", SIGN, ABLATION, loss_change=-CHANGE),
-    wrong("the-loss", "This is a loss", ABLATION, of=SPACES, loss_change=SPACES_LOSS),
-    wrong("the-loss-without-the-head", "This is a loss", ABLATION, of=SPACES, loss_change=SPACES_LOSS + 0.084),
-    wrong("over-all-predictions", "the change over all predictions", ABLATION, loss_change=OVERALL),
-    wrong("in-bits", ABLATE, ABLATION, loss_change=round(CHANGE / 0.693, 3)),
-    wrong("no-change", ABLATE, ABLATION, loss_change=0.0),
-    WrongAnswer("nothing-depends-on-it", "choose one that it needs", claim_about(USELESS), (PATTERN, ABLATION)),
+    wrong("percentages", score=81.2, chance=4.6, null=6.8, hint="score-not-a-share"),
+    wrong("chance-and-null-exchanged", NUMBERS, of=PREVIOUS, chance=0.398, null=0.059),
+    wrong("the-excess-for-the-score", NUMBERS, of=SPACES, score=0.217),
+    wrong("no-baselines", NUMBERS, of=SPACES, chance=0.0, null=0.0, hint="not-as-measured"),
+    wrong("baselines-of-zero", NUMBERS, chance=0.0, null=0.01, hint="not-as-measured-on-repeats"),
+    wrong("baselines-of-a-tenth", NUMBERS, chance=0.1, null=0.1, hint="not-as-measured-on-repeats"),
+    wrong("a-rough-score", NUMBERS, score=0.7, hint="not-as-measured-on-repeats"),
+    wrong("a-rough-change", ABLATION, loss_change=6.0, hint="not-as-ablated"),
+    wrong("a-small-change-in-bits", ABLATION, of=SPACES, loss_change=0.13, hint="not-as-ablated"),
+    wrong("the-score-for-the-null", NUMBERS, null=SCORE, hint="not-as-measured-on-repeats"),
+    wrong("invented", NUMBERS, ABLATION, score=0.95, null=0.2, loss_change=1.0, hint="not-as-measured-on-repeats"),
+    wrong("wrong-sign", ABLATION, loss_change=-CHANGE),
+    wrong("the-loss", ABLATION, of=SPACES, loss_change=SPACES_LOSS),
+    wrong("the-loss-without-the-head", ABLATION, of=SPACES, loss_change=SPACES_LOSS + 0.084, hint="the-loss"),
+    wrong("over-all-predictions", ABLATION, loss_change=OVERALL),
+    wrong("in-bits", ABLATION, loss_change=round(CHANGE / 0.693, 3), hint="not-as-ablated"),
+    wrong("no-change", ABLATION, loss_change=0.0, hint="not-as-ablated"),
+    WrongAnswer("nothing-depends-on-it", claim_about(USELESS), (PATTERN, ABLATION)),
     # No numbers.
-    wrong("a-text-for-a-number", SHARES, score=f'"{SCORE}"'),
-    wrong("a-text-for-a-change", ONE_NUMBER, loss_change='"much"'),
-    wrong("not-a-number", SHARES, null='float("nan")'),
-    wrong("a-change-that-is-no-number", ONE_NUMBER, loss_change='float("nan")'),
-    wrong("an-endless-change", ONE_NUMBER, loss_change="1e999"),
-    wrong("a-huge-number", ONE_NUMBER, loss_change="10**400"),
-    wrong("a-huge-layer", COUNTED, layer="10**400"),
-    wrong("true-for-one", COUNTED, layer=True),
-    wrong("true-for-a-score", SHARES, score=True),
-    wrong("scores-of-all-heads", SHARES, score="torch.rand(2, 4)"),
+    wrong("a-text-for-a-number", score=f'"{SCORE}"', hint="score-not-a-share"),
+    wrong("a-text-for-a-change", loss_change='"much"', hint="change-not-a-number"),
+    wrong("not-a-number", null='float("nan")', hint="score-not-a-share"),
+    wrong("a-change-that-is-no-number", loss_change='float("nan")', hint="change-not-a-number"),
+    wrong("an-endless-change", loss_change="1e999", hint="change-not-a-number"),
+    wrong("a-huge-number", loss_change="10**400", hint="change-not-a-number"),
+    wrong("a-huge-layer", layer="10**400", hint="places-from-zero"),
+    wrong("true-for-one", layer=True, hint="places-from-zero"),
+    wrong("true-for-a-score", score=True, hint="score-not-a-share"),
+    wrong("scores-of-all-heads", score="torch.rand(2, 4)", hint="score-not-a-share"),
     # No claim.
-    edited("an-entry-missing", UNDER_NAMES, MODEL_ANSWER, (f'    "null": {NULL},\n', ""), fails=EVERYTHING),
-    edited("an-entry-too-many", UNDER_NAMES, MODEL_ANSWER, ("}", '    "why": "it copies",\n}'), fails=EVERYTHING),
-    edited("another-name-for-an-entry", UNDER_NAMES, MODEL_ANSWER, ('"loss_change"', '"change"'), fails=EVERYTHING),
-    WrongAnswer("a-list", FILL_IN, f"claim = {[*CHOSEN, *QUALIFY[CHOSEN]]}\n", EVERYTHING),
-    WrongAnswer("a-text", FILL_IN, 'claim = "head 1 of layer 1 copies"\n', EVERYTHING),
-    WrongAnswer("nothing", FILL_IN, "claim = None\n", EVERYTHING),
-    WrongAnswer("several-claims", FILL_IN, MODEL_ANSWER + "claim = [claim, claim]\n", EVERYTHING),
+    edited(
+        "an-entry-missing", MODEL_ANSWER, (f'    "null": {NULL},\n', ""), fails=EVERYTHING, hint="entries-of-a-claim"
+    ),
+    edited(
+        "an-entry-too-many",
+        MODEL_ANSWER,
+        ("}", '    "why": "it copies",\n}'),
+        fails=EVERYTHING,
+        hint="entries-of-a-claim",
+    ),
+    edited(
+        "another-name-for-an-entry",
+        MODEL_ANSWER,
+        ('"loss_change"', '"change"'),
+        fails=EVERYTHING,
+        hint="entries-of-a-claim",
+    ),
+    WrongAnswer("a-list", f"claim = {[*CHOSEN, *QUALIFY[CHOSEN]]}\n", EVERYTHING, hint="claim-not-a-dictionary"),
+    WrongAnswer("a-text", 'claim = "head 1 of layer 1 copies"\n', EVERYTHING, hint="claim-not-a-dictionary"),
+    WrongAnswer("nothing", "claim = None\n", EVERYTHING, hint="claim-not-a-dictionary"),
+    WrongAnswer("several-claims", MODEL_ANSWER + "claim = [claim, claim]\n", EVERYTHING, hint="claim-not-a-dictionary"),
 )
 
 ROUNDED = {head: claimed(*head, *(round(number, 2) for number in numbers)) for head, numbers in QUALIFY.items()}
@@ -162,11 +168,7 @@ HEAD_CLAIM_RECORD = Record(
     public=HEAD_CLAIM,
     title="A claim about a head",
     defines=HEAD_CLAIM.name,
-    parts=(
-        Part(NUMBERS, 2, claimed_numbers),
-        Part(PATTERN, 2, claimed_pattern),
-        Part(ABLATION, 2, claimed_ablation),
-    ),
+    parts=(Part(NUMBERS, 2, claimed_numbers), Part(PATTERN, 2, claimed_pattern), Part(ABLATION, 2, claimed_ablation)),
     model_answer=MODEL_ANSWER,
     misbehaving=MISBEHAVING,
     right=RIGHT,

@@ -4,13 +4,11 @@ import random
 
 import numpy as np
 
-from grading.exercises.topic_05_attention_heatmaps.offset_profile import CHANGED
 from grading.judging.judge import values
-from grading.judging.mistakes import ERROR, misbehaviours
+from grading.judging.mistakes import misbehaviours
 from grading.judging.properties import SEQUENCES_APART, input_matters
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.engine.calling import OTHER_LENGTH, OTHER_SIZES
-from transformer_lm.checks.topic_05_attention_heatmaps.induction_pattern import INDUCTION_PATTERN, NOT_BOOL
+from transformer_lm.checks.topic_05_attention_heatmaps.induction_pattern import INDUCTION_PATTERN
 
 # Ids that an answer may put before the first token, as if they were not tokens, in the order in which they are tried.
 TAKEN_FOR_NONE = (1, 99, 100, 999, 2, 10, 12, 255, 3, 5, 50, 64, 65, 127, 128, 1000)
@@ -67,185 +65,71 @@ LINES = {
 }
 
 
-def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+def wrong(name: str, hint: str = "", **lines: str) -> WrongAnswer:
     """Return the model answer with a mistake in some of its lines."""
-    return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
+    return edited(name, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()), hint=hint)
 
 
-def before_the_first(token: int, hint: str) -> WrongAnswer:
+def before_the_first(token: int, hint: str = "") -> WrongAnswer:
     """Return the answer that puts a token before the first one."""
     previous = f"F.pad(tokens[:, :-1], (1, 0), value={token})"
     same = f"tokens[:, :, None] == {previous}[:, None, :]"
-    return wrong(f"token-{token}-before-the-first", hint, same=same, follows="same")
+    return wrong(f"token-{token}-before-the-first", same=same, follows="same", hint=hint)
 
 
-TAKEN = (
-    "The first key is taken to follow a token of your choice: nothing stands before it, and that one can occur, too."
-)
 LATEST = "(follows.tril(-1).flip(-1).cumsum(dim=-1).flip(-1) == 1) & follows.tril(-1)"
 
 WRONG = (
-    wrong(
-        "duplicate",
-        "The key is the earlier occurrence itself: an induction head reads what came after it.",
-        follows="same",
-    ),
-    wrong(
-        "key-before",
-        "The key stands before the earlier occurrence: an induction head reads what came after it.",
-        follows="F.pad(same[:, :, 1:], (0, 1))",
-    ),
-    wrong(
-        "two-after",
-        "The key stands two places after the earlier occurrence: it is the very next one.",
-        follows="F.pad(same[:, :, :-2], (2, 0))",
-    ),
-    wrong(
-        "diagonal-included",
-        "After a doubled token the query reads itself: a key stands before its query, so leave the diagonal out.",
-        returned="follows.tril()",
-    ),
-    wrong(
-        "future-included",
-        "Keys after the query are in the pattern: a key stands before its query.",
-        returned="follows",
-    ),
-    wrong(
-        "only-the-future",
-        "Only keys after the query are in the pattern: it is the other triangle that counts.",
-        returned="follows.triu(1)",
-    ),
-    wrong(
-        "previous-key-left-out",
-        "The key right before the query is left out: it counts if it follows the query's token.",
-        returned="follows.tril(-2)",
-    ),
-    wrong(
-        "latest-only",
-        "Only the latest occurrence counts: every earlier one has a token that followed it.",
-        returned=LATEST,
-    ),
-    wrong(
-        "first-only",
-        "Only the first occurrence counts: every earlier one has a token that followed it.",
-        returned="(follows.tril(-1).cumsum(dim=-1) == 1) & follows.tril(-1)",
-    ),
-    wrong(
-        "wraps-around",
-        "The first key follows the last token of the sequence: rolling wraps around, but nothing stands before it.",
-        follows="same.roll(1, dims=2)",
-    ),
-    before_the_first(
-        0, "The first key is taken to follow the token 0: nothing stands before it, and 0 is a token as any other."
-    ),
-    *(before_the_first(token, TAKEN) for token in TAKEN_FOR_NONE[:4]),
-    wrong(
-        "first-key-always",
-        "The first key is always in the pattern: nothing stands before it, so it follows nothing.",
-        follows="F.pad(same[:, :, :-1], (1, 0), value=True)",
-    ),
-    wrong(
-        "transposed",
-        "Rows and columns are swapped: rows are the queries, and the keys that they read stand before them.",
-        returned="follows.tril(-1).mT",
-    ),
-    wrong(
-        "queries-moved",
-        "The query follows, and the key is its token: it is the key that stands one place later.",
-        follows="F.pad(same[:, :-1], (0, 0, 1, 0))",
-    ),
-    wrong(
-        "previous-tokens-compared",
-        "The tokens before query and key are compared: it is the query's own token that must have come before.",
-        follows="F.pad(same[:, :-1, :-1], (1, 0, 1, 0))",
-    ),
-    wrong(
-        "next-token-known",
-        "The key is the token that really comes next: the query does not know it, only what followed its own.",
-        follows="F.pad(same[:, 1:], (0, 0, 0, 1))",
-    ),
-    wrong(
-        "two-tokens-compared",
-        "Two tokens in a row must come back: here the query's own token is enough.",
-        follows="F.pad(same[:, :, :-1], (1, 0)) & F.pad(same[:, :-1, :-2], (2, 0, 1, 0))",
-    ),
-    wrong(
-        "either",
-        "The earlier occurrences are in the pattern beside what follows them: only what follows counts.",
-        follows="same | F.pad(same[:, :, :-1], (1, 0))",
-    ),
-    wrong(
-        "repeated-before",
-        "The key must be the query's token, too: what it is does not matter, only what stands before it.",
-        follows="same & F.pad(same[:, :, :-1], (1, 0))",
-    ),
-    wrong(
-        "itself-excluded",
-        "Keys with the query's own token are left out: it does not matter what the key is.",
-        follows="~same & F.pad(same[:, :, :-1], (1, 0))",
-    ),
-    wrong(
-        "inverted",
-        "This is where the key does not follow the query's token: the comparison is the other way round.",
-        follows="~F.pad(same[:, :, :-1], (1, 0))",
-    ),
-    wrong(
-        "everything-before",
-        "Every key before the query is in the pattern: only those that follow its token are.",
-        follows="torch.ones_like(same)",
-    ),
-    wrong(
-        "first-sequence-for-all",
-        "All sequences get the pattern of the first: each has tokens of its own.",
-        returned="follows[:1].tril(-1).expand(b, n, n)",
-    ),
-    wrong(
-        "keys-of-the-next-sequence",
-        "Queries are compared with the tokens of another sequence: the rows of a batch do not mix.",
-        same="tokens[:, :, None] == tokens.roll(1, dims=0)[:, None, :]",
-    ),
-    wrong(
-        "sequences-mixed",
-        "A key counts if it follows the token in any sequence of the batch: the rows of a batch do not mix.",
-        same="(tokens[:, :, None] == tokens[:, None, :]).any(dim=0).expand(b, n, n)",
-    ),
-    wrong(
-        "compared-with-less-or-equal",
-        "Tokens are compared by size: they must be the same.",
-        same="tokens[:, :, None] >= tokens[:, None, :]",
-    ),
-    wrong(
-        "few-bits",
-        "Different tokens are taken for the same: a dtype of 8 bits, or a remainder, does not keep all of them apart.",
-        same="tokens.byte()[:, :, None] == tokens.byte()[:, None, :]",
-    ),
-    wrong(
-        "without-a-batch",
-        "There is one pattern for the whole batch: each sequence has its own.",
-        returned="follows.tril(-1).any(dim=0)",
-    ),
-    wrong(
-        "last-query-only",
-        "Only the last query has keys: every query has those that follow its token.",
-        returned="F.pad(follows.tril(-1)[:, -1:], (0, 0, n - 1, 0))",
-    ),
+    wrong("duplicate", follows="same"),
+    wrong("key-before", follows="F.pad(same[:, :, 1:], (0, 1))"),
+    wrong("two-after", follows="F.pad(same[:, :, :-2], (2, 0))"),
+    wrong("diagonal-included", returned="follows.tril()"),
+    wrong("future-included", returned="follows"),
+    wrong("only-the-future", returned="follows.triu(1)"),
+    wrong("previous-key-left-out", returned="follows.tril(-2)"),
+    wrong("latest-only", returned=LATEST),
+    wrong("first-only", returned="(follows.tril(-1).cumsum(dim=-1) == 1) & follows.tril(-1)"),
+    wrong("wraps-around", follows="same.roll(1, dims=2)"),
+    before_the_first(0),
+    *(before_the_first(token, hint="token-1-before-the-first") for token in TAKEN_FOR_NONE[:4]),
+    wrong("first-key-always", follows="F.pad(same[:, :, :-1], (1, 0), value=True)"),
+    wrong("transposed", returned="follows.tril(-1).mT"),
+    wrong("queries-moved", follows="F.pad(same[:, :-1], (0, 0, 1, 0))"),
+    wrong("previous-tokens-compared", follows="F.pad(same[:, :-1, :-1], (1, 0, 1, 0))"),
+    wrong("next-token-known", follows="F.pad(same[:, 1:], (0, 0, 0, 1))"),
+    wrong("two-tokens-compared", follows="F.pad(same[:, :, :-1], (1, 0)) & F.pad(same[:, :-1, :-2], (2, 0, 1, 0))"),
+    wrong("either", follows="same | F.pad(same[:, :, :-1], (1, 0))"),
+    wrong("repeated-before", follows="same & F.pad(same[:, :, :-1], (1, 0))"),
+    wrong("itself-excluded", follows="~same & F.pad(same[:, :, :-1], (1, 0))"),
+    wrong("inverted", follows="~F.pad(same[:, :, :-1], (1, 0))"),
+    wrong("everything-before", follows="torch.ones_like(same)"),
+    wrong("first-sequence-for-all", returned="follows[:1].tril(-1).expand(b, n, n)"),
+    wrong("keys-of-the-next-sequence", same="tokens[:, :, None] == tokens.roll(1, dims=0)[:, None, :]"),
+    wrong("sequences-mixed", same="(tokens[:, :, None] == tokens[:, None, :]).any(dim=0).expand(b, n, n)"),
+    wrong("compared-with-less-or-equal", same="tokens[:, :, None] >= tokens[:, None, :]"),
+    wrong("few-bits", same="tokens.byte()[:, :, None] == tokens.byte()[:, None, :]"),
+    wrong("without-a-batch", returned="follows.tril(-1).any(dim=0)"),
+    wrong("last-query-only", returned="F.pad(follows.tril(-1)[:, -1:], (0, 0, n - 1, 0))"),
 )
 
-TENSOR = "Return pattern as one tensor."
 BEHAVIOURS = misbehaviours(MODEL_ANSWER, "induction_pattern", longer=(6, 17))
 
 MISBEHAVING = (
     *(each for each in BEHAVIOURS if each.name not in ("changes-its-input", "cuts-the-gradient")),  # whole numbers
-    wrong("tokens-changed", CHANGED, same="tokens[:, :, None] == tokens[:, None, :]\n    tokens += 1"),
-    wrong("of-whole-numbers", NOT_BOOL, returned="follows.tril(-1).long()"),
-    wrong("of-floats", NOT_BOOL, returned="follows.tril(-1).float()"),
-    wrong("shares", NOT_BOOL, returned="follows.tril(-1) / follows.tril(-1).sum(-1, keepdim=True).clamp(min=1)"),
-    wrong("places", TENSOR, returned="follows.tril(-1).nonzero(as_tuple=True)"),
-    wrong("fixed-length", OTHER_LENGTH, returned="follows & torch.ones(13, 13, dtype=torch.bool).tril(-1)"),
-    wrong("at-most-seventeen-back", OTHER_SIZES, returned="follows.tril(-1).triu(-17)"),
-    before_the_first(12, OTHER_LENGTH),
-    wrong("compares-lists", ERROR, same="tokens.tolist()[:, :, None] == tokens[:, None, :]"),
-    edited("nothing-returned", TENSOR, MODEL_ANSWER, (f"return {LINES['returned']}", LINES["returned"])),
+    wrong("tokens-changed", same="tokens[:, :, None] == tokens[:, None, :]\n    tokens += 1", hint="input-changed"),
+    wrong("of-whole-numbers", returned="follows.tril(-1).long()", hint="not-boolean"),
+    wrong("of-floats", returned="follows.tril(-1).float()", hint="not-boolean"),
+    wrong(
+        "shares",
+        returned="follows.tril(-1) / follows.tril(-1).sum(-1, keepdim=True).clamp(min=1)",
+        hint="not-boolean",
+    ),
+    wrong("places", returned="follows.tril(-1).nonzero(as_tuple=True)", hint="not-a-tensor"),
+    wrong("fixed-length", returned="follows & torch.ones(13, 13, dtype=torch.bool).tril(-1)", hint="other-length"),
+    wrong("at-most-seventeen-back", returned="follows.tril(-1).triu(-17)", hint="other-sizes"),
+    before_the_first(12, hint="other-length"),
+    wrong("compares-lists", same="tokens.tolist()[:, :, None] == tokens[:, None, :]", hint="raises"),
+    edited("nothing-returned", MODEL_ANSWER, (f"return {LINES['returned']}", LINES["returned"]), hint="not-a-tensor"),
 )
 
 RIGHT = {
@@ -344,7 +228,7 @@ def induction_pattern(tokens):
 
 INDUCTION_PATTERN_RECORD = ValueRecord(
     public=INDUCTION_PATTERN,
-    title="What an induction head would read",
+    title="What an induction head attends to",
     defines="induction_pattern",
     parts=(Part("induction-pattern-check", 3, values),),
     properties=(SEQUENCES_APART, input_matters("pattern")),

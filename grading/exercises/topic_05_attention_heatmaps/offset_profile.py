@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 
 from grading.judging.head_references import reference_profile
 from grading.judging.judge import values
-from grading.judging.mistakes import ERROR, WRAPPER, misbehaviours
+from grading.judging.mistakes import WRAPPER, misbehaviours
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.engine.calling import OTHER_SIZES
 from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import ALONE
 from transformer_lm.checks.topic_05_attention_heatmaps.offset_profile import OFFSET_PROFILE
 
@@ -65,175 +64,64 @@ MEAN = "given.mean(dim=(0, 2))"
 RETURNED = "torch.stack(means, dim=1)"
 
 
-def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+def wrong(name: str, hint: str = "", **lines: str) -> WrongAnswer:
     """Return the model answer with a mistake in some of its lines."""
     ours = {"distances": DISTANCES, "weights": WEIGHTS, "diagonal": DIAGONAL, "mean": MEAN, "returned": RETURNED}
-    return edited(name, hint, MODEL_ANSWER, *((ours[line], theirs) for line, theirs in lines.items()))
+    return edited(name, MODEL_ANSWER, *((ours[line], theirs) for line, theirs in lines.items()), hint=hint)
 
 
 WRONG = (
-    wrong(
-        "zeros-counted",
-        "Every distance is divided by all queries: the first ones have no key that far back, and must not count.",
-        mean="given.sum(dim=(0, 2)) / (b * n)",
-    ),
-    wrong(
-        "divided-by-all-pairs",
-        "The means are over whole maps, hidden entries and all: count only the pairs at that distance.",
-        mean="given.sum(dim=(0, 2)) / (b * n * n)",
-    ),
-    wrong(
-        "divided-by-visible-pairs",
-        "The sums are divided by the number of all visible pairs: each distance has a number of its own.",
-        mean="given.sum(dim=(0, 2)) / (b * n * (n + 1) / 2)",
-    ),
-    wrong(
-        "one-query-too-many",
-        "Each sum is divided by one query too many: how many queries have a key at distance 0?",
-        mean="given.sum(dim=(0, 2)) / (b * (n - distance + 1))",
-    ),
-    wrong(
-        "counted-the-wrong-way-round",
-        "The divisor grows with the distance: the further back, the fewer queries have such a key.",
-        mean="given.sum(dim=(0, 2)) / (b * (distance + 1))",
-    ),
-    wrong("summed", "The weights are added up: divide by how many there are.", mean="given.sum(dim=(0, 2))"),
-    wrong(
-        "summed-over-queries",
-        "The weights of the queries are added up, and only the sequences averaged.",
-        mean="given.sum(dim=2).mean(dim=0)",
-    ),
-    wrong(
-        "summed-over-the-batch",
-        "The weights of the sequences are added up, and only the queries averaged.",
-        mean="given.mean(dim=2).sum(dim=0)",
-    ),
-    wrong(
-        "only-weights-above-zero",
-        "Weights of 0 are left out of the mean: a key that could be read and is not counts, too.",
-        mean="given.sum(dim=(0, 2)) / (given > 0).sum(dim=(0, 2)).clamp(min=1)",
-    ),
-    wrong(
-        "rows-and-columns-swapped",
-        "This is the profile of the future: rows are queries i, columns keys j, and the distance is i - j.",
-        diagonal="distance, dim1",
-    ),
-    wrong(
-        "both-directions",
-        "Keys before and after the query share a mean: nothing stands after it, so half of what counts is hidden.",
-        mean="torch.cat([given, weights.diagonal(distance, 2, 3)], dim=2).mean(dim=(0, 2))",
-    ),
-    wrong(
-        "starts-at-one",
-        "The profile begins at distance 1: a query can read itself, and that is distance 0.",
-        distances="range(1, n)",
-    ),
-    wrong(
-        "one-too-near",
-        "Every entry stands one place too late: entry 0 holds the key after the query, entry 1 the query itself.",
-        diagonal="1 - distance, dim1",
-    ),
-    wrong(
-        "one-too-far",
-        "Every entry stands one place too early: entry 0 holds the key before the query, in place of itself.",
-        diagonal="-distance - 1, dim1",
-    ),
-    wrong("backwards", "The profile runs backwards: entry 0 is distance 0.", returned=f"{RETURNED}.flip(1)"),
-    wrong(
-        "softmax-twice",
-        "A softmax is applied to the weights: they are shares already, and the second one gives to the future.",
-        weights="weights.softmax(dim=-1).diagonal(",
-    ),
-    wrong(
-        "made-to-sum-to-one",
-        "The profile is divided by its sum: each entry is a mean of its own, and they need not sum to 1.",
-        returned=f"{RETURNED} / {RETURNED}.sum(dim=1, keepdim=True)",
-    ),
-    wrong("largest", "The largest weight at each distance is taken: the mean is asked for.", mean="given.amax((0, 2))"),
-    wrong(
-        "middle",
-        "This is the median of the weights: the mean is asked for.",
-        mean="given.transpose(0, 1).flatten(1).median(dim=1).values",
-    ),
-    wrong(
-        "cumulated",
-        "The entries are cumulated: each distance counts by itself, without those before it.",
-        returned=f"{RETURNED}.cumsum(dim=1)",
-    ),
-    wrong(
-        "first-sequence-only",
-        "Only the first sequence is looked at: the mean is over the whole batch.",
-        weights="weights[:1].diagonal(",
-    ),
-    wrong(
-        "last-query-only",
-        "Only the last query is looked at: every query that has a key at that distance counts.",
-        mean="given[:, :, -1].mean(dim=0)",
-    ),
-    wrong(
-        "by-key",
-        "This is the mean by the position of the key: the distance is that from the query back to it.",
-        mean="weights[:, :, :, distance].mean(dim=(0, 2))",
-    ),
-    wrong(
-        "by-query",
-        "This is the mean by the position of the query: sort the weights by how far back the key is.",
-        mean="weights[:, :, distance].mean(dim=(0, 2))",
-    ),
-    wrong(
-        "batch-and-heads-exchanged",
-        "The heads are averaged, and the sequences are left: each head has a profile of its own.",
-        mean="given.mean(dim=(1, 2))",
-    ),
-    wrong(
-        "batch-viewed-as-heads",
-        "Batch and heads are exchanged by view or reshape, which swaps no axes: it cuts the numbers anew.",
-        weights="weights.reshape(h, b, n, n).transpose(0, 1).diagonal(",
-    ),
-    wrong(
-        "heads-averaged",
-        "The heads are averaged, too: each has a profile of its own.",
-        mean="given.mean(dim=(0, 1, 2))",
-        returned="torch.stack(means)",
-    ),
-    wrong(
-        "sequences-kept",
-        "Each sequence has a profile of its own: the mean is over the batch, too.",
-        mean="given.mean(dim=2)",
-        returned="torch.stack(means, dim=2)",
-    ),
-    wrong(
-        "distances-first",
-        "The axes are in another order: heads come first, then distances.",
-        returned="torch.stack(means)",
-    ),
+    wrong("zeros-counted", mean="given.sum(dim=(0, 2)) / (b * n)"),
+    wrong("divided-by-all-pairs", mean="given.sum(dim=(0, 2)) / (b * n * n)"),
+    wrong("divided-by-visible-pairs", mean="given.sum(dim=(0, 2)) / (b * n * (n + 1) / 2)"),
+    wrong("one-query-too-many", mean="given.sum(dim=(0, 2)) / (b * (n - distance + 1))"),
+    wrong("counted-the-wrong-way-round", mean="given.sum(dim=(0, 2)) / (b * (distance + 1))"),
+    wrong("summed", mean="given.sum(dim=(0, 2))"),
+    wrong("summed-over-queries", mean="given.sum(dim=2).mean(dim=0)"),
+    wrong("summed-over-the-batch", mean="given.mean(dim=2).sum(dim=0)"),
+    wrong("only-weights-above-zero", mean="given.sum(dim=(0, 2)) / (given > 0).sum(dim=(0, 2)).clamp(min=1)"),
+    wrong("rows-and-columns-swapped", diagonal="distance, dim1"),
+    wrong("both-directions", mean="torch.cat([given, weights.diagonal(distance, 2, 3)], dim=2).mean(dim=(0, 2))"),
+    wrong("starts-at-one", distances="range(1, n)"),
+    wrong("one-too-near", diagonal="1 - distance, dim1"),
+    wrong("one-too-far", diagonal="-distance - 1, dim1"),
+    wrong("backwards", returned=f"{RETURNED}.flip(1)"),
+    wrong("softmax-twice", weights="weights.softmax(dim=-1).diagonal(", hint="softmax-of-weights-past-the-diagonal"),
+    wrong("made-to-sum-to-one", returned=f"{RETURNED} / {RETURNED}.sum(dim=1, keepdim=True)"),
+    wrong("largest", mean="given.amax((0, 2))"),
+    wrong("middle", mean="given.transpose(0, 1).flatten(1).median(dim=1).values"),
+    wrong("cumulated", returned=f"{RETURNED}.cumsum(dim=1)"),
+    wrong("first-sequence-only", weights="weights[:1].diagonal("),
+    wrong("last-query-only", mean="given[:, :, -1].mean(dim=0)"),
+    wrong("by-key", mean="weights[:, :, :, distance].mean(dim=(0, 2))"),
+    wrong("by-query", mean="weights[:, :, distance].mean(dim=(0, 2))"),
+    wrong("batch-and-heads-exchanged", mean="given.mean(dim=(1, 2))"),
+    wrong("batch-viewed-as-heads", weights="weights.reshape(h, b, n, n).transpose(0, 1).diagonal("),
+    wrong("heads-averaged", mean="given.mean(dim=(0, 1, 2))", returned="torch.stack(means)"),
+    wrong("sequences-kept", mean="given.mean(dim=2)", returned="torch.stack(means, dim=2)"),
+    wrong("distances-first", returned="torch.stack(means)"),
 )
-
-CHANGED = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
-VIEWED = "The sizes fit, the order in memory does not: after `transpose`, `view` cannot cut and `reshape` can."
 
 
 def aggregate_misbehaviours(answer: str, function: str) -> tuple[WrongAnswer, ...]:
     """Return misbehaving answers to an exercise on weights (b, h, i, j), whose first numbers are right."""
-    hints = {"changes-its-input": CHANGED, "views-its-input": VIEWED}
+    hints = {"changes-its-input": "input-changed", "views-its-input": "view-not-contiguous"}
     kept = ("differs-the-second-time", "fits-one-length", *hints)
     found = misbehaviours(answer, function, longer=(LONGER["b"], FIRST["h"]))
     change = "if x.shape[-1] > 17: result = each(torch.zeros_like, result)"
-    fits = WrongAnswer("fits-known-sizes", OTHER_SIZES, answer + WRAPPER.format(function=function, change=change))
+    fits = WrongAnswer(
+        "fits-known-sizes", answer + WRAPPER.format(function=function, change=change), hint="other-sizes"
+    )
     return (*(replace(each, hint=hints.get(each.name, each.hint)) for each in found if each.name in kept), fits)
 
 
 MISBEHAVING = (
     *aggregate_misbehaviours(MODEL_ANSWER, "offset_profile"),
-    wrong("at-most-thirteen", OTHER_SIZES, distances="range(min(n, 13))"),
-    wrong("list-of-means", "Return profile as one tensor.", returned="means"),
-    wrong(
-        "one-head-squeezed",
-        "It has 1 axes instead of 2: one was lost or added on the way.",
-        returned=f"{RETURNED}.squeeze()",
-    ),
-    wrong("squeezed", ERROR, weights="weights.squeeze().diagonal("),
-    edited("nothing-returned", "Return profile as one tensor.", MODEL_ANSWER, (f"return {RETURNED}", RETURNED)),
+    wrong("at-most-thirteen", distances="range(min(n, 13))", hint="other-sizes"),
+    wrong("list-of-means", returned="means", hint="not-a-tensor"),
+    wrong("one-head-squeezed", returned=f"{RETURNED}.squeeze()", hint="axis-lost-or-added"),
+    wrong("squeezed", weights="weights.squeeze().diagonal(", hint="raises"),
+    edited("nothing-returned", MODEL_ANSWER, (f"return {RETURNED}", RETURNED), hint="not-a-tensor"),
 )
 
 RIGHT = {
@@ -333,7 +221,7 @@ def offset_profile(weights):
 
 OFFSET_PROFILE_RECORD = ValueRecord(
     public=OFFSET_PROFILE,
-    title="What a head gives to each distance",
+    title="Mean weight at each distance",
     defines="offset_profile",
     parts=(Part("offset-profile-check", 4, values),),
     properties=(),

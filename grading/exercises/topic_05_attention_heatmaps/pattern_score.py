@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grading.exercises.topic_05_attention_heatmaps.offset_profile import (
-    CHANGED,
     FIRST,
     LONGER,
     OTHER,
@@ -15,10 +14,9 @@ from grading.exercises.topic_05_attention_heatmaps.offset_profile import (
 )
 from grading.judging.head_references import reference_score
 from grading.judging.judge import values
-from grading.judging.mistakes import ERROR
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
 from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import ALONE
-from transformer_lm.checks.topic_05_attention_heatmaps.pattern_score import BOTH, ONE_CHANCE, PATTERN_SCORE
+from transformer_lm.checks.topic_05_attention_heatmaps.pattern_score import PATTERN_SCORE
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
@@ -90,223 +88,82 @@ LINES = {
 }
 
 
-def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+def wrong(name: str, hint: str = "", **lines: str) -> WrongAnswer:
     """Return the model answer with a mistake in some of its lines."""
-    return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
+    return edited(name, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()), hint=hint)
 
-
-UNREAD = "Queries that have a key in the pattern and do not read it are left out: they count, with a weight of 0."
 
 SCORE_MISTAKES = (
-    wrong(
-        "queries-without-a-key-counted",
-        "Queries without a key in the pattern count in the means: they could not have done what it says.",
-        count="b * n",
-    ),
-    wrong(
-        "queries-without-a-key-counted-in-the-score",
-        "The score counts queries that have no key in the pattern: they could not have done what it says.",
-        score="mass.mean(dim=(0, 2))",
-    ),
-    wrong("queries-that-read-no-key-left-out", UNREAD, count="(mass > 0).any(dim=1).sum()"),
+    wrong("queries-without-a-key-counted", count="b * n"),
+    wrong("queries-without-a-key-counted-in-the-score", score="mass.mean(dim=(0, 2))"),
+    wrong("queries-that-read-no-key-left-out", count="(mass > 0).any(dim=1).sum()"),
     wrong(
         "queries-that-read-no-key-left-out-of-the-score",
-        UNREAD,
         score="mass.sum(dim=(0, 2)) / (mass > 0).any(dim=1).sum()",
+        hint="queries-that-read-no-key-left-out",
     ),
-    wrong(
-        "queries-left-out-head-by-head",
-        "Each head is averaged over the queries that read a key: whether a query counts, the pattern alone tells.",
-        score="mass.sum(dim=(0, 2)) / (mass > 0).sum(dim=(0, 2))",
-    ),
-    wrong(
-        "queries-counted-by-the-first-head",
-        "What the first head reads decides which queries count: the pattern alone should.",
-        count="(mass[:, 0] > 0).sum()",
-    ),
+    wrong("queries-left-out-head-by-head", score="mass.sum(dim=(0, 2)) / (mass > 0).sum(dim=(0, 2))"),
+    wrong("queries-counted-by-the-first-head", count="(mass[:, 0] > 0).sum()"),
     wrong(
         "mean-of-means",
-        "Each sequence gets a mean of its own, and these are averaged: the queries of the whole batch count alike.",
         score="(mass.sum(dim=2) / pattern.any(dim=-1).sum(dim=1)[:, None]).nanmean(dim=0)",
         chance="(by_chance.sum(dim=1) / pattern.any(dim=-1).sum(dim=1)).nanmean()",
     ),
     wrong(
-        "mean-of-means-in-the-score",
-        "The score averages the means of the sequences: the queries of the whole batch count alike.",
-        score="(mass.sum(dim=2) / pattern.any(dim=-1).sum(dim=1)[:, None]).nanmean(dim=0)",
+        "mean-of-means-in-the-score", score="(mass.sum(dim=2) / pattern.any(dim=-1).sum(dim=1)[:, None]).nanmean(dim=0)"
     ),
+    wrong("divided-by-keys", count="pattern.sum()"),
+    wrong("mean-over-keys", mass="(weights * keys).sum(dim=-1) / keys.sum(dim=-1).clamp(min=1)"),
+    wrong("largest-key-only", mass="(weights * keys).amax(dim=-1)"),
     wrong(
-        "divided-by-keys",
-        "The sums are divided by the number of keys: it is the queries that are averaged.",
-        count="pattern.sum()",
+        "hits-counted", mass="keys.expand_as(weights).gather(-1, weights.argmax(dim=-1, keepdim=True))[..., 0] * 1.0"
     ),
-    wrong(
-        "mean-over-keys",
-        "The weights on the keys of a query are averaged: a query that spreads its weight over them should not lose.",
-        mass="(weights * keys).sum(dim=-1) / keys.sum(dim=-1).clamp(min=1)",
-    ),
-    wrong(
-        "largest-key-only",
-        "Only the largest weight of a query counts: all keys of the pattern should.",
-        mass="(weights * keys).amax(dim=-1)",
-    ),
-    wrong(
-        "hits-counted",
-        "Only whether the most-read key is in the pattern counts: how much weight lies there is asked for.",
-        mass="keys.expand_as(weights).gather(-1, weights.argmax(dim=-1, keepdim=True))[..., 0] * 1.0",
-    ),
-    wrong(
-        "summed",
-        "The score is a sum over all queries: divide by how many have a key in the pattern.",
-        score="mass.sum(dim=(0, 2))",
-    ),
-    wrong(
-        "keys-in-place-of-queries",
-        "The pattern is transposed: its rows are queries, as those of the weights are.",
-        keys="pattern.mT[:, None]",
-    ),
-    wrong(
-        "softmax-twice",
-        "A softmax is applied to the weights: they are shares already, and the second one flattens them.",
-        mass="(weights.softmax(dim=-1) * keys).sum(dim=-1)",
-    ),
-    wrong(
-        "pattern-inverted",
-        "The score counts what the pattern leaves out: take the weight on its keys.",
-        keys="~pattern[:, None]",
-    ),
-    wrong(
-        "diagonal-left-out",
-        "Keys that are the query itself are left out of the score: the pattern says what counts.",
-        keys="pattern[:, None].tril(-1)",
-    ),
-    wrong(
-        "maps-averaged-first",
-        "The maps of the batch are averaged before they meet the pattern: every sequence has a pattern of its own.",
-        mass="(weights.mean(dim=0, keepdim=True) * keys).sum(dim=-1)",
-    ),
-    wrong(
-        "pattern-of-the-first-sequence",
-        "The pattern of the first sequence is used for all: every sequence has its own.",
-        keys="pattern[:1, None]",
-    ),
-    wrong(
-        "first-sequence-only",
-        "Only the first sequence counts in the score: the queries of the whole batch should.",
-        score="mass[0].sum(dim=1) / pattern[0].any(dim=-1).sum()",
-    ),
-    wrong(
-        "queries-of-one-sequence-counted",
-        "The sum over the whole batch is divided by the queries of one sequence.",
-        score="mass.sum(dim=(0, 2)) / pattern[-1].any(dim=-1).sum()",
-    ),
-    wrong(
-        "batch-viewed-as-heads",
-        "Batch and heads are exchanged by view or reshape, which swaps no axes: it cuts the numbers anew.",
-        score="mass.reshape(h, b, n).sum(dim=(1, 2)) / count",
-    ),
-    wrong(
-        "heads-averaged",
-        "The score is a mean over the heads: each has its own.",
-        score="(mass.mean(dim=1).sum() / count).expand(h)",
-    ),
-    wrong(
-        "sequences-kept",
-        "There is a score for every sequence: the queries of the whole batch make one for each head.",
-        score="mass.sum(dim=2) / count",
-    ),
-    wrong(
-        "batch-in-place-of-heads",
-        "There is a score for every sequence and none for the heads: sum over the other axis.",
-        score="mass.sum(dim=(1, 2)) / count",
-    ),
+    wrong("summed", score="mass.sum(dim=(0, 2))"),
+    wrong("keys-in-place-of-queries", keys="pattern.mT[:, None]"),
+    wrong("softmax-twice", mass="(weights.softmax(dim=-1) * keys).sum(dim=-1)", hint="softmax-of-weights"),
+    wrong("pattern-inverted", keys="~pattern[:, None]"),
+    wrong("diagonal-left-out", keys="pattern[:, None].tril(-1)"),
+    wrong("maps-averaged-first", mass="(weights.mean(dim=0, keepdim=True) * keys).sum(dim=-1)"),
+    wrong("pattern-of-the-first-sequence", keys="pattern[:1, None]"),
+    wrong("first-sequence-only", score="mass[0].sum(dim=1) / pattern[0].any(dim=-1).sum()"),
+    wrong("queries-of-one-sequence-counted", score="mass.sum(dim=(0, 2)) / pattern[-1].any(dim=-1).sum()"),
+    wrong("batch-viewed-as-heads", score="mass.reshape(h, b, n).sum(dim=(1, 2)) / count"),
+    wrong("heads-averaged", score="(mass.mean(dim=1).sum() / count).expand(h)"),
+    wrong("sequences-kept", score="mass.sum(dim=2) / count"),
+    wrong("batch-in-place-of-heads", score="mass.sum(dim=(1, 2)) / count"),
 )
 
 CHANCE_MISTAKES = (
-    wrong(
-        "chance-of-a-full-head",
-        "The chance is that of a head that sees everything: before a query stand fewer keys than n.",
-        by_chance="pattern.sum(dim=-1) / n",
-    ),
-    wrong(
-        "chance-without-the-query-itself",
-        "The chance leaves out that a query can read itself: how many keys does the first query see?",
-        visible="torch.arange(n, device=weights.device).clamp(min=1)",
-    ),
-    wrong(
-        "chance-with-one-key-too-many",
-        "The chance counts one visible key too many: the first query sees one, itself.",
-        visible="torch.arange(2, n + 2, device=weights.device)",
-    ),
-    wrong(
-        "chance-of-one-key",
-        "The chance is that of one key: a pattern with several keys gets as many shares.",
-        by_chance="pattern.any(dim=-1) / visible",
-    ),
-    wrong(
-        "chance-of-all-queries",
-        "The chance is a mean over all queries: only those that have a key in the pattern count.",
-        chance="by_chance.mean()",
-    ),
-    wrong(
-        "chance-of-all-pairs",
-        "The chance is the share of all visible pairs that are in the pattern: take the mean over queries.",
-        chance="pattern.sum() / (b * visible.sum())",
-    ),
-    wrong(
-        "chance-of-the-queries-counted",
-        "Visible keys and keys of the pattern are counted over the counted queries at once: divide query by query.",
-        chance="pattern.sum() / (pattern.any(dim=-1) * visible).sum()",
-    ),
-    wrong(
-        "chance-of-one-in-n",
-        "The chance is 1 / n, whatever the pattern is: it depends on its keys, and on where the queries stand.",
-        chance="torch.ones((), device=weights.device) / n",
-    ),
-    wrong(
-        "chance-mean-of-means",
-        "The chance averages the means of the sequences: the queries of the whole batch count alike.",
-        chance="(by_chance.sum(dim=1) / pattern.any(dim=-1).sum(dim=1)).nanmean()",
-    ),
-    wrong(
-        "chance-summed",
-        "The chance is a sum over all queries: divide by how many have a key in the pattern.",
-        chance="by_chance.sum()",
-    ),
-    wrong(
-        "chance-by-key",
-        "The chance divides by the place of the key: what a query can see depends on its own place.",
-        by_chance="(pattern / visible).sum(dim=-1)",
-    ),
-    wrong("exchanged", "Score and chance are exchanged.", returned="return chance.expand(h), score[0]"),
-    wrong(
-        "excess",
-        "The chance is subtracted from the score: return the two beside each other.",
-        returned="return score - chance, chance",
-    ),
-    wrong(
-        "ratio",
-        "The score is divided by the chance: return the two beside each other.",
-        returned="return score / chance, chance",
-    ),
+    wrong("chance-of-a-full-head", by_chance="pattern.sum(dim=-1) / n"),
+    wrong("chance-without-the-query-itself", visible="torch.arange(n, device=weights.device).clamp(min=1)"),
+    wrong("chance-with-one-key-too-many", visible="torch.arange(2, n + 2, device=weights.device)"),
+    wrong("chance-of-one-key", by_chance="pattern.any(dim=-1) / visible"),
+    wrong("chance-of-all-queries", chance="by_chance.mean()"),
+    wrong("chance-of-all-pairs", chance="pattern.sum() / (b * visible.sum())"),
+    wrong("chance-of-the-queries-counted", chance="pattern.sum() / (pattern.any(dim=-1) * visible).sum()"),
+    wrong("chance-of-one-in-n", chance="torch.ones((), device=weights.device) / n"),
+    wrong("chance-mean-of-means", chance="(by_chance.sum(dim=1) / pattern.any(dim=-1).sum(dim=1)).nanmean()"),
+    wrong("chance-summed", chance="by_chance.sum()"),
+    wrong("chance-by-key", by_chance="(pattern / visible).sum(dim=-1)"),
+    wrong("exchanged", returned="return chance.expand(h), score[0]"),
+    wrong("excess", returned="return score - chance, chance"),
+    wrong("ratio", returned="return score / chance, chance"),
 )
 
 MISBEHAVING = (
     *aggregate_misbehaviours(MODEL_ANSWER, "pattern_score"),
-    wrong("pattern-changed", CHANGED, returned="pattern[:, 0] = False\n    return score, chance"),
-    wrong("one-score", "It has 0 axes instead of 1: one was lost or added on the way.", score="mass.sum() / count"),
-    wrong("score-alone", BOTH, returned="return score"),
-    wrong("nothing-returned", BOTH, returned="score, chance"),
-    wrong("chance-for-each-head", ONE_CHANCE, chance="(by_chance.sum() / count).expand(h)"),
-    wrong("chance-with-an-axis", ONE_CHANCE, chance="by_chance.sum(dim=(0, 1), keepdim=True)[0] / count"),
-    wrong("scores-as-a-list", "Return score as one tensor.", returned="return score.tolist(), chance"),
-    wrong("chance-in-words", "Return chance as one tensor.", returned="return score, str(chance.item())"),
+    wrong("pattern-changed", returned="pattern[:, 0] = False\n    return score, chance", hint="input-changed"),
+    wrong("one-score", score="mass.sum() / count", hint="axis-lost-or-added"),
+    wrong("score-alone", returned="return score", hint="not-two-values"),
+    wrong("nothing-returned", returned="score, chance", hint="not-two-values"),
+    wrong("chance-for-each-head", chance="(by_chance.sum() / count).expand(h)"),
     wrong(
-        "heads-forgotten",
-        "Two shapes do not fit together there. Print the shape of each tensor just before that line.",
-        keys="pattern",
+        "chance-with-an-axis", chance="by_chance.sum(dim=(0, 1), keepdim=True)[0] / count", hint="chance-for-each-head"
     ),
-    wrong("subtracts-bools", ERROR, keys="(1 - pattern)[:, None]"),
+    wrong("scores-as-a-list", returned="return score.tolist(), chance", hint="not-a-tensor"),
+    wrong("chance-in-words", returned="return score, str(chance.item())", hint="not-a-tensor"),
+    wrong("heads-forgotten", keys="pattern", hint="shapes-do-not-fit"),
+    wrong("subtracts-bools", keys="(1 - pattern)[:, None]", hint="raises"),
 )
 
 RIGHT = {
@@ -411,7 +268,7 @@ def pattern_score(weights, pattern):
 
 PATTERN_SCORE_RECORD = ValueRecord(
     public=PATTERN_SCORE,
-    title="How much a head does what a pattern says",
+    title="How closely a head follows a pattern",
     defines="pattern_score",
     parts=(Part("pattern-score-check", 4, values),),
     properties=(),

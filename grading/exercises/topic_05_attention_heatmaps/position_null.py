@@ -14,10 +14,8 @@ from grading.exercises.topic_05_attention_heatmaps.offset_profile import (
 )
 from grading.judging.head_references import reference_null
 from grading.judging.judge import values
-from grading.judging.mistakes import ERROR
 from grading.judging.properties import rows_sum_to_one
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.engine.calling import OTHER_LENGTH, OTHER_SIZES
 from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import ALONE
 from transformer_lm.checks.topic_05_attention_heatmaps.position_null import POSITION_NULL
 
@@ -35,7 +33,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
 
 
 def reference(case: Arrays) -> Arrays:
-    """Return the nulls of the heads in the batch, and that of the last head in the last sequence."""
+    """Return the baselines of the heads in the batch, and that of the last head in the last sequence."""
     return {"null": reference_null(case["weights"]), f"null{ALONE}": reference_null(case["weights"][-1:, -1:])}
 
 
@@ -64,213 +62,92 @@ LINES = {
 EACH_ALONE = "torch.stack([weights.diagonal(-k, dim1=2, dim2=3).mean(dim=2) for k in range(n)], dim=2)"
 
 
-def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+def wrong(name: str, hint: str = "", **lines: str) -> WrongAnswer:
     """Return the model answer with a mistake in some of its lines."""
-    return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
+    return edited(name, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()), hint=hint)
 
 
 ROW_MISTAKES = (
-    wrong(
-        "not-renormalised",
-        "The rows are not made to sum to 1: near the beginning a query has fewer keys to share its weight among.",
-        returned="null",
-    ),
-    wrong(
-        "profile-renormalised",
-        "The profile is made to sum to 1, and the rows are not: only the last query sees all of it.",
-        returned="null / profile.sum(dim=1)[:, None, None]",
-    ),
-    wrong(
-        "columns-renormalised",
-        "The columns are made to sum to 1: it is the queries, the rows, that share out a weight of 1.",
-        returned="null / null.sum(dim=-2, keepdim=True)",
-    ),
-    wrong(
-        "maps-renormalised",
-        "The whole map is made to sum to 1: each row should.",
-        returned="null / null.sum(dim=(-2, -1), keepdim=True)",
-    ),
-    wrong(
-        "divided-by-the-largest",
-        "The rows are divided by their largest weight: they should sum to 1.",
-        returned="null / null.amax(dim=-1, keepdim=True)",
-    ),
-    wrong(
-        "divided-by-visible-keys",
-        "The rows are divided by the number of visible keys: divide by their sum.",
-        returned="null / (places[:, None] + 1)",
-    ),
-    wrong(
-        "softmax",
-        "The rows pass a softmax, which gives to the future and flattens the rest: divide by their sum.",
-        returned="null.softmax(dim=-1)",
-    ),
-    wrong(
-        "masked-softmax",
-        "The rows pass a softmax: the weights are shares already, so divide by their sum.",
-        returned="null.masked_fill(distance < 0, -math.inf).softmax(dim=-1)",
-    ),
-    wrong(
-        "rest-on-the-query-itself",
-        "What is missing to 1 is given to one key: all weights of a row grow by the same factor.",
-        returned="null + torch.diag_embed(1 - null.sum(dim=-1))",
-    ),
+    wrong("not-renormalised", returned="null"),
+    wrong("profile-renormalised", returned="null / profile.sum(dim=1)[:, None, None]"),
+    wrong("columns-renormalised", returned="null / null.sum(dim=-2, keepdim=True)"),
+    wrong("maps-renormalised", returned="null / null.sum(dim=(-2, -1), keepdim=True)"),
+    wrong("divided-by-the-largest", returned="null / null.amax(dim=-1, keepdim=True)"),
+    wrong("divided-by-visible-keys", returned="null / (places[:, None] + 1)"),
+    wrong("softmax", returned="null.softmax(dim=-1)"),
+    wrong("masked-softmax", returned="null.masked_fill(distance < 0, -math.inf).softmax(dim=-1)"),
+    wrong("rest-on-the-query-itself", returned="null + torch.diag_embed(1 - null.sum(dim=-1))"),
     wrong(
         "rest-shared-equally",
-        "What is missing to 1 is shared out equally: all weights of a row grow by the same factor.",
         returned="null + ((1 - null.sum(dim=-1, keepdim=True)) / (places[:, None] + 1)).expand_as(null).tril()",
     ),
 )
 
 FUTURE_MISTAKES = (
-    wrong(
-        "with-the-future",
-        "Keys after the query get what it gives to itself: nothing may be given to the future.",
-        null="profile[:, distance.clamp(min=0)]",
-    ),
-    wrong(
-        "mirrored",
-        "Keys after the query get as much as those before it: nothing may be given to the future.",
-        null="profile[:, distance.abs()]",
-    ),
-    wrong(
-        "wraps-around",
-        "Keys after the query get weights from the end of the profile: a negative index counts from there.",
-        null="profile[:, distance]",
-    ),
+    wrong("with-the-future", null="profile[:, distance.clamp(min=0)]"),
+    wrong("mirrored", null="profile[:, distance.abs()]"),
+    wrong("wraps-around", null="profile[:, distance]"),
     wrong(
         "cut-after-normalising",
-        "The future is cut off after the rows were made to sum to 1: what it had is missing from the rest.",
         null="profile[:, distance.abs()]",
         returned="(null / null.sum(dim=-1, keepdim=True)).tril()",
     ),
-    wrong(
-        "transposed",
-        "The map is transposed: rows are queries, and each reads what stands before it.",
-        returned="(null / null.sum(dim=-1, keepdim=True)).mT",
-    ),
-    wrong(
-        "transposed-before-normalising",
-        "Rows and columns are swapped: the distance is i - j, from the query in row i back to the key in column j.",
-        null="profile[:, distance.clamp(min=0)].tril().mT",
-    ),
+    wrong("transposed", returned="(null / null.sum(dim=-1, keepdim=True)).mT"),
+    wrong("transposed-before-normalising", null="profile[:, distance.clamp(min=0)].tril().mT"),
 )
 
 PROFILE_MISTAKES = (
-    wrong(
-        "zeros-counted",
-        "The means count hidden entries as zeros: far distances, which few queries have, get too little.",
-        means="weights.diagonal(-k, dim1=2, dim2=3).sum(dim=(0, 2)) / (b * n)",
-    ),
-    wrong(
-        "backwards",
-        "The profile is read backwards: the query itself is at distance 0.",
-        null="profile.flip(1)[:, distance.clamp(min=0)].tril()",
-    ),
-    wrong(
-        "one-too-far",
-        "Each key gets the weight of the distance one further: the query itself is at distance 0.",
-        null="profile[:, (distance + 1).clamp(0, n - 1)].tril()",
-    ),
-    wrong(
-        "one-too-near",
-        "Each key gets the weight of the distance one nearer: only the query itself is at distance 0.",
-        null="profile[:, (distance - 1).clamp(min=0)].tril()",
-    ),
-    wrong(
-        "by-key",
-        "Weights are averaged by the position of the key: the distance from the query is meant.",
-        null="weights.mean(dim=(0, 2))[:, None].expand(h, n, n).tril()",
-    ),
-    wrong(
-        "mean-map",
-        "This is the mean map of each head, by the positions of query and key: average by their distance as well.",
-        null="weights.mean(dim=0)",
-    ),
-    wrong(
-        "uniform",
-        "This is a uniform head: what the head gives to each distance on average should stay.",
-        null="torch.ones_like(weights[0]).tril()",
-    ),
-    wrong(
-        "last-query-only",
-        "What the last query gives to each distance is taken for all: average over every query that has such a key.",
-        means="weights.diagonal(-k, dim1=2, dim2=3)[:, :, -1].mean(dim=0)",
-    ),
-    wrong(
-        "largest",
-        "The largest weight at each distance is taken in place of the mean.",
-        means="weights.diagonal(-k, dim1=2, dim2=3).amax(dim=(0, 2))",
-    ),
+    wrong("zeros-counted", means="weights.diagonal(-k, dim1=2, dim2=3).sum(dim=(0, 2)) / (b * n)"),
+    wrong("backwards", null="profile.flip(1)[:, distance.clamp(min=0)].tril()"),
+    wrong("one-too-far", null="profile[:, (distance + 1).clamp(0, n - 1)].tril()"),
+    wrong("one-too-near", null="profile[:, (distance - 1).clamp(min=0)].tril()"),
+    wrong("by-key", null="weights.mean(dim=(0, 2))[:, None].expand(h, n, n).tril()"),
+    wrong("mean-map", null="weights.mean(dim=0)"),
+    wrong("uniform", null="torch.ones_like(weights[0]).tril()"),
+    wrong("last-query-only", means="weights.diagonal(-k, dim1=2, dim2=3)[:, :, -1].mean(dim=0)"),
+    wrong("largest", means="weights.diagonal(-k, dim1=2, dim2=3).amax(dim=(0, 2))"),
     wrong(
         "softmax-twice",
-        "A softmax is applied to the weights: they are shares already, and the second one flattens them.",
         means="weights.softmax(dim=-1).diagonal(-k, dim1=2, dim2=3).mean(dim=(0, 2))",
+        hint="softmax-of-weights",
     ),
     wrong(
         "itself-left-out",
-        "The query itself is left out: distance 0 is a distance as any other, and the first query has no other.",
         null="profile[:, distance.clamp(min=0)].tril(-1)",
         returned="null / null.sum(dim=-1, keepdim=True).clamp(min=1e-9)",
     ),
 )
 
 BATCH_MISTAKES = (
-    wrong(
-        "first-sequence-only",
-        "Only the first sequence makes the null: take the means over the whole batch.",
-        means="weights[:1].diagonal(-k, dim1=2, dim2=3).mean(dim=(0, 2))",
-    ),
-    wrong(
-        "sequences-kept",
-        "Each sequence has a null of its own: take the means over the whole batch, one null for each head.",
-        profile=EACH_ALONE,
-        null="profile[:, :, distance.clamp(min=0)].tril()",
-    ),
+    wrong("first-sequence-only", means="weights[:1].diagonal(-k, dim1=2, dim2=3).mean(dim=(0, 2))"),
+    wrong("sequences-kept", profile=EACH_ALONE, null="profile[:, :, distance.clamp(min=0)].tril()"),
     wrong(
         "nulls-averaged",
-        "The nulls of the sequences are averaged: average their weights by distance, then make one null.",
         profile=EACH_ALONE,
         null="profile[:, :, distance.clamp(min=0)].tril()",
         returned="(null / null.sum(dim=-1, keepdim=True)).mean(dim=0)",
     ),
-    wrong(
-        "heads-averaged",
-        "All heads have one and the same null: each gives to distances in its own way.",
-        profile="torch.stack(means, dim=1).mean(dim=0).expand(h, n)",
-    ),
+    wrong("heads-averaged", profile="torch.stack(means, dim=1).mean(dim=0).expand(h, n)"),
     wrong(
         "one-for-all-heads",
-        "There is one null for all heads: each gives to distances in its own way.",
         profile="torch.stack(means, dim=1).mean(dim=0)",
         null="profile[distance.clamp(min=0)].tril()",
     ),
-    wrong(
-        "batch-and-heads-exchanged",
-        "There is a null for each sequence, averaged over the heads: it should be the other way round.",
-        means="weights.diagonal(-k, dim1=2, dim2=3).mean(dim=(1, 2))",
-    ),
-    wrong(
-        "batch-viewed-as-heads",
-        "Batch and heads are exchanged by view or reshape, which swaps no axes: it cuts the numbers anew.",
-        means="weights.reshape(h, b, n, n).diagonal(-k, dim1=2, dim2=3).mean(dim=(1, 2))",
-    ),
-    wrong("profile-returned", "This is the profile: make a map of it, for every query and key.", returned="profile"),
+    wrong("batch-and-heads-exchanged", means="weights.diagonal(-k, dim1=2, dim2=3).mean(dim=(1, 2))"),
+    wrong("batch-viewed-as-heads", means="weights.reshape(h, b, n, n).diagonal(-k, dim1=2, dim2=3).mean(dim=(1, 2))"),
+    wrong("profile-returned", returned="profile"),
 )
 
 MISBEHAVING = (
     *aggregate_misbehaviours(MODEL_ANSWER, "position_null"),
-    wrong("fixed-length", OTHER_LENGTH, null="profile[:, distance.clamp(0, 6)].tril()"),
-    wrong("at-most-thirteen", OTHER_SIZES, null="profile[:, distance.clamp(0, 12)].tril()"),
-    wrong("future-a-little", NOTHING_AHEAD.hint, returned="(null + 1e-8) / (null + 1e-8).sum(dim=-1, keepdim=True)"),
-    wrong("profile-of-floats", ERROR, null="profile[:, distance.clamp(min=0) * 1.0].tril()"),
-    edited(
-        "nothing-returned",
-        "Return null as one tensor.",
-        MODEL_ANSWER,
-        (f"return {LINES['returned']}", LINES["returned"]),
+    wrong("fixed-length", null="profile[:, distance.clamp(0, 6)].tril()", hint="other-length"),
+    wrong("at-most-thirteen", null="profile[:, distance.clamp(0, 12)].tril()", hint="other-sizes"),
+    wrong(
+        "future-a-little", returned="(null + 1e-8) / (null + 1e-8).sum(dim=-1, keepdim=True)", hint="future-has-weight"
     ),
-    wrong("list-of-heads", "Return null as one tensor.", returned="list(null / null.sum(dim=-1, keepdim=True))"),
+    wrong("profile-of-floats", null="profile[:, distance.clamp(min=0) * 1.0].tril()", hint="raises"),
+    edited("nothing-returned", MODEL_ANSWER, (f"return {LINES['returned']}", LINES["returned"]), hint="not-a-tensor"),
+    wrong("list-of-heads", returned="list(null / null.sum(dim=-1, keepdim=True))", hint="not-a-tensor"),
 )
 
 RIGHT = {

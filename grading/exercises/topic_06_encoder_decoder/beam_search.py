@@ -10,18 +10,13 @@ from numpy.typing import NDArray
 
 from grading.exercises.topic_06_encoder_decoder.greedy_decode import PERIOD, ROWS, drawn_places, row_of_scores, shuffled
 from grading.judging.judge import values
-from grading.judging.mistakes import ERROR
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.engine.calling import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
 from transformer_lm.checks.topic_06_encoder_decoder.beam_search import (
     BEAM_SEARCH,
-    NOT_A_NUMBER,
     NOTHING,
     SEARCHES,
     SURENESS,
-    TWO_VALUES,
 )
-from transformer_lm.checks.topic_06_encoder_decoder.greedy_decode import CHANGED, NOT_LONG
 
 FIRST = {"m": 5, "v": 6}
 CANDIDATES = 12  # number of sources from which one is chosen for a search
@@ -287,9 +282,9 @@ LINES = {
 }
 
 
-def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+def wrong(name: str, hint: str = "", **lines: str) -> WrongAnswer:
     """Return the model answer with a mistake in some of its lines."""
-    return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
+    return edited(name, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()), hint=hint)
 
 
 def extended_by(log: str, total: str = "total") -> str:
@@ -297,112 +292,51 @@ def extended_by(log: str, total: str = "total") -> str:
     return f"candidates += [([*tokens, token], {total} + {log}) for token, log in enumerate(logs)]"
 
 
-BEAM_OF_ONE = "This is what one beam finds: are the survivors all the same, or is `beams` not used?"
-SHORT_ONES_STAY = "Short finished hypotheses keep their places against better ones: do scores decide at every step?"
 ASIDE = "done = []\n    survivors = [([], 0.0)]"
 BEST_OF_ALL = "best = max(done + survivors, key=score)"
 
 WRONG = (
-    wrong("greedy", BEAM_OF_ONE, survive="survivors = sorted(candidates, key=score, reverse=True)[:1]"),
-    wrong("begins-with-copies", BEAM_OF_ONE, begin="survivors = [([], 0.0)] * beams"),
-    wrong(
-        "alpha-ignored", "Sums are compared and returned: divide by the length to the power of alpha.", score="total"
-    ),
-    wrong(
-        "alpha-taken-for-one",
-        "Scores are divided by the length itself: alpha is its power.",
-        score="total / len(tokens)",
-    ),
-    wrong(
-        "alpha-fixed", "The power of the length is always the same: it is alpha.", score="total / len(tokens) ** 0.7"
-    ),
-    wrong(
-        "alpha-as-a-factor",
-        "Scores are multiplied by alpha: it is the power of the length.",
-        score="total / len(tokens) * alpha",
-    ),
-    wrong(
-        "multiplied-by-length",
-        "Scores are multiplied by the power of the length: divide by it.",
-        score="total * len(tokens) ** alpha",
-    ),
-    wrong(
-        "start-counted",
-        "The length counts START: only tokens that the model has written count.",
-        score="total / (1 + len(tokens)) ** alpha",
-    ),
-    wrong(
-        "end-not-counted",
-        "The length leaves END out: it is a token whose probability counts, so it counts in the length as well.",
-        score="total / max(1, len(tokens) - (tokens[-1] == end)) ** alpha",
-    ),
-    wrong(
-        "another-penalty",
-        "The length is shifted and scaled before the power: that is the rule of a paper, and another one than ours.",
-        score="total / ((5 + len(tokens)) / 6) ** alpha",
-    ),
-    wrong(
-        "divided-by-max-len",
-        "All scores are divided by the same number: each hypothesis has a length of its own.",
-        score="total / max_len**alpha",
-    ),
+    wrong("greedy", survive="survivors = sorted(candidates, key=score, reverse=True)[:1]"),
+    wrong("begins-with-copies", begin="survivors = [([], 0.0)] * beams", hint="greedy"),
+    wrong("alpha-ignored", score="total"),
+    wrong("alpha-taken-for-one", score="total / len(tokens)"),
+    wrong("alpha-fixed", score="total / len(tokens) ** 0.7"),
+    wrong("alpha-as-a-factor", score="total / len(tokens) * alpha"),
+    wrong("multiplied-by-length", score="total * len(tokens) ** alpha"),
+    wrong("start-counted", score="total / (1 + len(tokens)) ** alpha"),
+    wrong("end-not-counted", score="total / max(1, len(tokens) - (tokens[-1] == end)) ** alpha"),
+    wrong("another-penalty", score="total / ((5 + len(tokens)) / 6) ** alpha"),
+    wrong("divided-by-max-len", score="total / max_len**alpha"),
     wrong(
         "normalised-at-the-end",
-        SHORT_ONES_STAY,
         survive="survivors = sorted(candidates, key=lambda each: each[1], reverse=True)[:beams]",
         best="best = max(survivors, key=score)",
     ),
     wrong(
         "normalised-in-the-result",
-        "Only the result is divided by the power of the length: scores decide at every step, and at the end.",
         survive="survivors = sorted(candidates, key=lambda each: each[1], reverse=True)[:beams]",
     ),
     wrong(
         "length-of-the-longest",
-        "A finished hypothesis is divided by the length that the others have by now: it has stopped growing.",
         survive="survivors = sorted(candidates, key=lambda each: each[1], reverse=True)[:beams]",
         returned="best[1] / max(len(each[0]) for each in survivors) ** alpha\n",
     ),
-    wrong(
-        "finished-normalised-only",
-        "Sums of unfinished hypotheses compete with scores of finished ones: all are divided by their length.",
-        score="total / len(tokens) ** alpha if tokens[-1] == end else total",
-    ),
-    wrong(
-        "scores-summed-on",
-        "The divided score is carried on, and divided again: keep the sum, and divide it to compare.",
-        extended=extended_by("log", "(score((tokens, total)) if tokens else total)"),
-    ),
-    wrong("finished-dropped", "Finished hypotheses are lost: they stay, and go on competing.", kept="candidates = []"),
-    wrong(
-        "best-finished-kept",
-        "Of the finished hypotheses only the best stays: the others take places among the beams as well.",
-        kept="candidates = finished[:1]",
-    ),
-    wrong(
-        "finished-extended",
-        "Finished hypotheses are extended further: nothing follows END.",
-        finished="finished = []",
-        growing="growing = survivors",
-    ),
-    wrong(
-        "finished-kept-aside",
-        "Finished hypotheses are kept aside and take no place among the beams: they compete with the others.",
-        begin=ASIDE,
-        kept="done += finished\n        candidates = []",
-        best=BEST_OF_ALL,
-    ),
+    wrong("finished-normalised-only", score="total / len(tokens) ** alpha if tokens[-1] == end else total"),
+    wrong("scores-summed-on", extended=extended_by("log", "(score((tokens, total)) if tokens else total)")),
+    wrong("finished-dropped", kept="candidates = []"),
+    wrong("best-finished-kept", kept="candidates = finished[:1]"),
+    wrong("finished-extended", finished="finished = []", growing="growing = survivors"),
+    wrong("finished-kept-aside", begin=ASIDE, kept="done += finished\n        candidates = []", best=BEST_OF_ALL),
     wrong(
         "finished-keep-their-places",
-        SHORT_ONES_STAY,
         begin=ASIDE,
         kept="done += finished\n        candidates = []",
         survive="survivors = sorted(candidates, key=score, reverse=True)[: max(0, beams - len(done))]",
         best=BEST_OF_ALL,
+        hint="normalised-at-the-end",
     ),
     wrong(
         "enough-finished-collected",
-        "It stops when as many hypotheses as beams have finished, kept aside: they should compete with the others.",
         begin=ASIDE,
         growing="growing = [each for each in survivors if each[0][-1:] != [end]]\n"
         "        if len(done) + len(finished) >= beams:\n            break",
@@ -411,174 +345,64 @@ WRONG = (
     ),
     wrong(
         "stops-at-the-first-end",
-        "It stops as soon as one hypothesis has finished: others may still become better.",
         growing="growing = [each for each in survivors if each[0][-1:] != [end]]\n"
         "        if finished:\n            break",
     ),
     wrong(
         "stops-when-the-best-has-finished",
-        "It stops as soon as the best hypothesis has finished: others may still become better.",
         growing="growing = [each for each in survivors if each[0][-1:] != [end]]\n"
         "        if survivors[0] in finished:\n            break",
     ),
-    wrong("last-returned", "The last survivor is returned: the best one comes first.", best="best = survivors[-1]"),
-    wrong(
-        "longest-returned",
-        "The longest survivor is returned: the one with the highest score wins.",
-        best="best = max(survivors, key=lambda each: len(each[0]))",
-    ),
-    wrong(
-        "finished-preferred",
-        "A finished hypothesis is returned although an unfinished one has a higher score.",
-        best="best = ([each for each in survivors if each[0][-1] == end] + survivors)[0]",
-    ),
-    wrong(
-        "start-returned",
-        "START is part of the tokens: the model reads it, but it is no translation.",
-        tokens="torch.tensor([start, *best[0]])",
-    ),
-    wrong(
-        "tokens-in-a-batch",
-        "There is an axis too many around the tokens: one translation is a row of them.",
-        tokens="torch.tensor([best[0]])",
-    ),
-    wrong(
-        "end-left-out",
-        "END is missing: it belongs to a translation that has ended.",
-        tokens="torch.tensor([token for token in best[0] if token != end], dtype=torch.long)",
-    ),
-    wrong(
-        "probabilities-added",
-        "Probabilities are added up: add their logarithms.",
-        logs="scores.softmax(dim=-1)",
-    ),
+    wrong("last-returned", best="best = survivors[-1]"),
+    wrong("longest-returned", best="best = max(survivors, key=lambda each: len(each[0]))"),
+    wrong("finished-preferred", best="best = ([each for each in survivors if each[0][-1] == end] + survivors)[0]"),
+    wrong("start-returned", tokens="torch.tensor([start, *best[0]])"),
+    wrong("tokens-in-a-batch", tokens="torch.tensor([best[0]])"),
+    wrong("end-left-out", tokens="torch.tensor([token for token in best[0] if token != end], dtype=torch.long)"),
+    wrong("probabilities-added", logs="scores.softmax(dim=-1)"),
     wrong(
         "probabilities-multiplied",
-        "Probabilities are multiplied, and the product is divided: the score is made from logarithms.",
         begin="survivors = [([], 1.0)]",
         logs="scores.softmax(dim=-1)",
         extended="candidates += [([*tokens, token], total * log) for token, log in enumerate(logs)]",
     ),
-    wrong(
-        "no-softmax",
-        "The scores of the model are added up: they become log-probabilities by a log-softmax.",
-        logs="scores",
-    ),
-    wrong(
-        "softmax-over-hypotheses",
-        "The softmax runs over the hypotheses: the probabilities of all tokens sum to 1, for each hypothesis.",
-        logs="scores.log_softmax(dim=0)",
-    ),
-    wrong(
-        "softmax-over-everything",
-        "The softmax runs over all hypotheses at once: each has a next token of its own.",
-        logs="scores.flatten().log_softmax(dim=0).view(scores.shape)",
-    ),
-    wrong(
-        "logs-to-the-base-two",
-        "These are logarithms to the base 2: natural ones are asked for.",
-        logs="(scores.log_softmax(dim=-1) / math.log(2))",
-    ),
-    wrong(
-        "last-log-only",
-        "Only the last token counts: the score is made from the log-probabilities of all tokens.",
-        extended=extended_by("log", "0"),
-    ),
-    wrong(
-        "end-costs-nothing",
-        "The log-probability of END is left out: it counts as that of every token.",
-        extended=extended_by("(0.0 if token == end else log)"),
-    ),
+    wrong("no-softmax", logs="scores"),
+    wrong("softmax-over-hypotheses", logs="scores.log_softmax(dim=0)"),
+    wrong("softmax-over-everything", logs="scores.flatten().log_softmax(dim=0).view(scores.shape)"),
+    wrong("logs-to-the-base-two", logs="(scores.log_softmax(dim=-1) / math.log(2))"),
+    wrong("last-log-only", extended=extended_by("log", "0")),
+    wrong("end-costs-nothing", extended=extended_by("(0.0 if token == end else log)")),
     wrong(
         "each-on-its-own",
-        "Each hypothesis goes on by itself: all extensions of all hypotheses compete for the beams.",
         extended="extended = [([*tokens, token], total + log) for token, log in enumerate(logs)]\n"
         "            candidates += [max(extended, key=score)] if tokens else extended",
     ),
-    wrong(
-        "worst-survive",
-        "The hypotheses with the lowest scores survive: log-probabilities are negative, and higher is better.",
-        survive="survivors = sorted(candidates, key=score)[:beams]",
-    ),
+    wrong("worst-survive", survive="survivors = sorted(candidates, key=score)[:beams]"),
     wrong(
         "worst-survive-best-returned",
-        "The hypotheses with the lowest scores survive at each step: higher is better.",
         survive="survivors = sorted(candidates, key=score)[:beams]",
         best="best = max(survivors, key=score)",
     ),
-    wrong(
-        "one-beam-too-many",
-        "One hypothesis too many survives each step.",
-        survive="survivors = sorted(candidates, key=score, reverse=True)[: beams + 1]",
-    ),
-    wrong(
-        "one-beam-too-few",
-        "One hypothesis too few survives each step.",
-        survive="survivors = sorted(candidates, key=score, reverse=True)[: max(1, beams - 1)]",
-    ),
+    wrong("one-beam-too-many", survive="survivors = sorted(candidates, key=score, reverse=True)[: beams + 1]"),
+    wrong("one-beam-too-few", survive="survivors = sorted(candidates, key=score, reverse=True)[: max(1, beams - 1)]"),
     wrong(
         "no-more-than-tokens",
-        "With many beams, no more hypotheses survive than there are tokens: there are more candidates than that.",
         survive="survivors = sorted(candidates, key=score, reverse=True)[: min(beams, scores.shape[-1])]",
     ),
-    wrong(
-        "one-token-too-few",
-        "The last token that max_len allows is missing: START does not count, END does.",
-        steps="for _ in range(max_len - 1):",
-    ),
-    wrong(
-        "one-token-too-many",
-        "There is one token more than max_len allows: count without START.",
-        steps="for _ in range(max_len + 1):",
-    ),
-    wrong(
-        "sum-returned",
-        "The sum is returned as the score: it is divided by the length to the power of alpha.",
-        returned="best[1]\n",
-    ),
-    wrong(
-        "probability-returned",
-        "The score is returned as a probability: return it as it was compared.",
-        returned="math.exp(score(best))\n",
-    ),
-    wrong("sign-flipped", "The score is positive: log-probabilities are not.", returned="-score(best)\n"),
-    wrong(
-        "score-of-the-last",
-        "The score is that of the last survivor: it belongs to the tokens that are returned.",
-        returned="score(survivors[-1])\n",
-    ),
-    wrong(
-        "first-position",
-        "The scores of the first position are used: which position has read all tokens so far?",
-        scores="model(source.expand(len(target), -1), target)[:, 0]",
-    ),
-    wrong(
-        "last-token-read-alone",
-        "The model reads the last token alone: give it all tokens so far, START first.",
-        read="[start, *tokens][-1:]",
-    ),
-    wrong(
-        "start-not-read",
-        "The model reads no START once there are words: give it all tokens so far, START first.",
-        read="(tokens or [start])",
-    ),
-    wrong("begins-with-end", "The model reads END in the place of START.", read="[end, *tokens]"),
-    wrong("begins-with-zero", "The model reads 0 in the place of START: 0 is a word here.", read="[0, *tokens]"),
-    wrong(
-        "exchanged",
-        "Source and target are exchanged: the model takes the source first.",
-        scores="model(target, source.expand(len(target), -1))[:, -1]",
-    ),
-    wrong(
-        "source-not-read",
-        "The model gets the target twice and never reads the source.",
-        scores="model(target, target)[:, -1]",
-    ),
-    wrong(
-        "scores-of-the-first-hypothesis",
-        "All hypotheses are extended by the scores of the first: each has read other tokens.",
-        logs="scores[:1].expand(scores.shape).log_softmax(dim=-1)",
-    ),
+    wrong("one-token-too-few", steps="for _ in range(max_len - 1):", hint="one-too-few"),
+    wrong("one-token-too-many", steps="for _ in range(max_len + 1):", hint="one-too-many"),
+    wrong("sum-returned", returned="best[1]\n"),
+    wrong("probability-returned", returned="math.exp(score(best))\n"),
+    wrong("sign-flipped", returned="-score(best)\n"),
+    wrong("score-of-the-last", returned="score(survivors[-1])\n"),
+    wrong("first-position", scores="model(source.expand(len(target), -1), target)[:, 0]"),
+    wrong("last-token-read-alone", read="[start, *tokens][-1:]"),
+    wrong("start-not-read", read="(tokens or [start])"),
+    wrong("begins-with-end", read="[end, *tokens]"),
+    wrong("begins-with-zero", read="[0, *tokens]"),
+    wrong("exchanged", scores="model(target, source.expand(len(target), -1))[:, -1]"),
+    wrong("source-not-read", scores="model(target, target)[:, -1]"),
+    wrong("scores-of-the-first-hypothesis", logs="scores[:1].expand(scores.shape).log_softmax(dim=-1)"),
 )
 
 COUNTED = """
@@ -593,33 +417,39 @@ def beam_search(model, source, start, end, beams, max_len, alpha):
 """
 
 
-def remembering(name: str, hint: str, change: str) -> WrongAnswer:
+def remembering(name: str, change: str, hint: str = "") -> WrongAnswer:
     """Return the answer that remembers its first call and then does something else."""
-    return WrongAnswer(name, hint, MODEL_ANSWER + COUNTED.format(change=change))
+    return WrongAnswer(name, MODEL_ANSWER + COUNTED.format(change=change), hint=hint)
 
 
 MISBEHAVING = (
-    remembering("differs-the-second-time", CALLED_AGAIN, f"beams = beams if len(calls) <= {len(SEARCHES)} else 1"),
-    remembering("fits-one-length", OTHER_LENGTH, "source = source[:, :5]"),
-    remembering("fits-known-sizes", OTHER_SIZES, "source = source[:, :17]"),
-    edited("source-changed", CHANGED, MODEL_ANSWER, ("    best =", "    source += 1\n    best =")),
-    wrong("source-not-repeated", ERROR, scores="model(source, target)[:, -1]"),
-    wrong("never-stops", ERROR, steps="while True:", growing="growing = survivors", kept="candidates = []"),
-    wrong("tokens-of-floats", NOT_LONG, tokens="torch.tensor(best[0]).float()"),
-    wrong("score-in-a-list", NOT_A_NUMBER, returned="[score(best)]\n"),
-    wrong("scores-of-all-survivors", NOT_A_NUMBER, returned="torch.tensor([score(each) for each in survivors])\n"),
-    wrong("list-of-tokens", "Return three_beams_tokens as one tensor.", tokens="best[0]"),
-    edited("tokens-alone", TWO_VALUES, MODEL_ANSWER, (", score(best)\n", "\n")),
-    edited("nothing-returned", TWO_VALUES, MODEL_ANSWER, ("return torch", "torch")),
+    remembering(
+        "differs-the-second-time", f"beams = beams if len(calls) <= {len(SEARCHES)} else 1", hint="called-again"
+    ),
+    remembering("fits-one-length", "source = source[:, :5]", hint="other-length"),
+    remembering("fits-known-sizes", "source = source[:, :17]", hint="other-sizes"),
+    edited("source-changed", MODEL_ANSWER, ("    best =", "    source += 1\n    best ="), hint="input-changed"),
+    wrong("source-not-repeated", scores="model(source, target)[:, -1]", hint="raises"),
+    wrong("never-stops", steps="while True:", growing="growing = survivors", kept="candidates = []", hint="raises"),
+    wrong("tokens-of-floats", tokens="torch.tensor(best[0]).float()", hint="tokens-not-whole"),
+    wrong("score-in-a-list", returned="[score(best)]\n", hint="score-not-a-number"),
+    wrong(
+        "scores-of-all-survivors",
+        returned="torch.tensor([score(each) for each in survivors])\n",
+        hint="score-not-a-number",
+    ),
+    wrong("list-of-tokens", tokens="best[0]", hint="not-a-tensor"),
+    edited("tokens-alone", MODEL_ANSWER, (", score(best)\n", "\n"), hint="not-two-values"),
+    edited("nothing-returned", MODEL_ANSWER, ("return torch", "torch"), hint="not-two-values"),
     edited(
         "more-beams-than-tokens",
-        ERROR,
         MODEL_ANSWER,
         (
             LINES["survive"],
             "places = torch.tensor([score(each) for each in candidates]).topk(beams).indices\n"
             "        survivors = [candidates[place] for place in places]",
         ),
+        hint="raises",
     ),
 )
 
@@ -861,7 +691,7 @@ def beam_search(model, source, start, end, beams, max_len, alpha):
 
 BEAM_SEARCH_RECORD = ValueRecord(
     public=BEAM_SEARCH,
-    title="Several translations at once",
+    title="Beam search",
     defines="beam_search",
     parts=(Part("beam-search-check", 4, values),),
     properties=(),

@@ -8,8 +8,6 @@ import numpy as np
 
 from grading.judging.judge import values
 from grading.judging.mistakes import (
-    KEYS_AS_VALUES,
-    KEYS_VIEWED,
     loses_a_length_of_one,
     misbehaviours,
     only_in_training,
@@ -18,9 +16,7 @@ from grading.judging.mistakes import (
 from grading.judging.padded_batches import draw_batch
 from grading.judging.properties import SEQUENCES_APART, Ask, Property, input_matters, rows_sum_to_one, same
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited, softmax
-from transformer_lm.checks.engine.calling import OTHER_SIZES
-from transformer_lm.checks.engine.ready_made import READY_MADE
-from transformer_lm.checks.topic_06_encoder_decoder.cross_attention import BOTH, CROSS_ATTENTION, LENGTHS
+from transformer_lm.checks.topic_06_encoder_decoder.cross_attention import CROSS_ATTENTION
 
 LAYERS = ("k", "q", "v", "mix")
 
@@ -74,11 +70,7 @@ def _padding_unread(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.
     return all(same(before[name], after[name]) for name in before)
 
 
-PADDING_UNREAD = Property(
-    "What stands at the padding of the source has an effect: no query may read it.", _padding_unread
-)
-
-KEPT = "Right for the first masks, wrong for others of the same shape: something is kept from the call before."
+PADDING_UNREAD = Property("padding-of-the-source-read", _padding_unread)
 
 
 def right_for_other_masks(reference: Callable[[Arrays], Arrays], *masks: str) -> Property:
@@ -92,7 +84,7 @@ def right_for_other_masks(reference: Callable[[Arrays], Arrays], *masks: str) ->
         other = case | {name: np.roll(case[name], 1, axis=0) for name in masks}
         return right(other) if right(case) else True  # an answer that is always wrong keeps nothing
 
-    return Property(KEPT, holds)
+    return Property("mask-kept", holds)
 
 
 # --- answers ------------------------------------------------------------------------------------
@@ -140,9 +132,9 @@ RETURNED = "return output, weights"
 SIZES = "h, m, dh = self.num_heads, memory.shape[1], hidden // self.num_heads\n"
 
 
-def wrong(name: str, hint: str, *edits: tuple[str, str]) -> WrongAnswer:
+def wrong(name: str, *edits: tuple[str, str], hint: str = "") -> WrongAnswer:
     """Return the answer with a mistake."""
-    return edited(name, hint, MODEL_ANSWER, *edits)
+    return edited(name, MODEL_ANSWER, *edits, hint=hint)
 
 
 def seen(visible: str) -> tuple[str, str]:
@@ -156,294 +148,100 @@ def returned(what: str) -> tuple[str, str]:
 
 
 WRONG = (
-    wrong(
-        "queries-from-source",
-        "The queries come from memory: it is the target that asks, and each of its positions gets an output.",
-        (QUERIES, "self.split(self.q(memory))"),
-    ),
+    wrong("queries-from-source", (QUERIES, "self.split(self.q(memory))")),
     *scaling_mistakes(MODEL_ANSWER, "dh"),
-    wrong(
-        "scaled-by-hidden",
-        "The scores are scaled by the width of all heads together; a dot product runs over one of them.",
-        ("dh**0.5", "hidden**0.5"),
-    ),
-    wrong(
-        "scaled-by-heads",
-        "The scores are scaled by how many heads there are; their spread depends on how wide each is.",
-        ("dh**0.5", "h**0.5"),
-    ),
-    wrong(
-        "scaled-by-length",
-        "The scores are scaled by the length of the target; their spread depends on another size.",
-        ("dh**0.5", "n**0.5"),
-    ),
-    wrong(
-        "scaled-by-source-length",
-        "The scores are scaled by the length of the source; their spread depends on another size.",
-        ("dh**0.5", "m**0.5"),
-    ),
-    wrong(
-        "projections-swapped",
-        "The layers of queries and keys are exchanged: self.q is for what asks, self.k for what is read.",
-        (QUERIES, "self.split(self.k(x))"),
-        (KEYS, "self.split(self.q(memory))"),
-    ),
-    wrong(
-        "key-value-swapped",
-        "Keys and values are exchanged: queries are compared with keys, and values are averaged.",
-        ("q, k, v = ", "q, v, k = "),
-    ),
-    wrong("keys-as-values", KEYS_AS_VALUES, ("weights @ v", "weights @ k")),
-    wrong(
-        "values-as-keys",
-        "The queries are compared with the values: the keys are made for that.",
-        (COMPARE, "q @ v.transpose(-2, -1)"),
-    ),
-    wrong(
-        "memory-as-keys",
-        "The keys are memory itself: it should go through the layer of the keys first.",
-        (KEYS, "self.split(memory.contiguous())"),
-    ),
-    wrong(
-        "memory-as-values",
-        "The values are memory itself: it should go through the layer of the values first.",
-        (VALUES, "self.split(memory.contiguous())"),
-    ),
-    wrong(
-        "x-as-queries",
-        "The queries are x itself: it should go through the layer of the queries first.",
-        (QUERIES, "self.split(x.contiguous())"),
-    ),
+    wrong("scaled-by-hidden", ("dh**0.5", "hidden**0.5")),
+    wrong("scaled-by-heads", ("dh**0.5", "h**0.5")),
+    wrong("scaled-by-length", ("dh**0.5", "n**0.5")),
+    wrong("scaled-by-source-length", ("dh**0.5", "m**0.5")),
+    wrong("projections-swapped", (QUERIES, "self.split(self.k(x))"), (KEYS, "self.split(self.q(memory))")),
+    wrong("key-value-swapped", ("q, k, v = ", "q, v, k = ")),
+    wrong("keys-as-values", ("weights @ v", "weights @ k")),
+    wrong("values-as-keys", (COMPARE, "q @ v.transpose(-2, -1)")),
+    wrong("memory-as-keys", (KEYS, "self.split(memory.contiguous())")),
+    wrong("memory-as-values", (VALUES, "self.split(memory.contiguous())")),
+    wrong("x-as-queries", (QUERIES, "self.split(x.contiguous())")),
     wrong(
         "no-bias",
-        "The bias of the projections is missing: you use the weights of the linear layers only.",
         (QUERIES, "self.split(x @ self.q.weight.T)"),
         (KEYS, "self.split(memory @ self.k.weight.T)"),
         (VALUES, "self.split(memory @ self.v.weight.T)"),
     ),
-    wrong(
-        "keys-viewed",
-        KEYS_VIEWED,
-        (COMPARE, "q @ k.reshape(b, h, dh, m)"),
-    ),
-    wrong(
-        "lengths-swapped-by-view",
-        "The lengths are swapped by view or reshape: that re-cuts the row of numbers, where n = m it is a transpose.",
-        (COMPARE, "(k @ q.transpose(-2, -1)).reshape(b, h, n, m)"),
-    ),
-    wrong(
-        "weights-transposed",
-        "The weights come back with their lengths swapped: target positions are the rows, the source the columns.",
-        returned("output, weights.transpose(-2, -1)"),
-    ),
-    wrong(
-        "softmax-over-queries",
-        "The softmax runs over the positions of the target: for each of them, the weights of all keys must sum to 1.",
-        (SOFTMAX, "scores.softmax(dim=-2)"),
-    ),
-    wrong(
-        "softmax-over-heads",
-        "The softmax runs over the heads of a sequence, so that they compete. Which axis holds the keys?",
-        (SOFTMAX, "scores.softmax(dim=1)"),
-    ),
-    wrong(
-        "softmax-over-batch",
-        "The softmax runs over the batch, so sequences compete with each other. Which axis holds the keys?",
-        (SOFTMAX, "scores.softmax(dim=0)"),
-    ),
-    wrong(
-        "softmax-over-everything",
-        "The softmax runs over queries and keys together: each query has weights of its own, which sum to 1.",
-        (SOFTMAX, "scores.flatten(2).softmax(dim=-1).view(b, h, n, m)"),
-    ),
-    wrong(
-        "softmax-twice",
-        "The softmax is applied twice: the second one flattens the weights towards equal shares.",
-        (SOFTMAX, f"{SOFTMAX}.softmax(dim=-1)"),
-    ),
-    wrong("no-softmax", "There is no softmax: the scores themselves are used as weights.", (SOFTMAX, "scores")),
-    wrong(
-        "not-normalised",
-        "The exponentials are not divided by their sum: the weights of a query must sum to 1.",
-        (SOFTMAX, "scores.exp()"),
-    ),
-    wrong(
-        "padding-attended",
-        "Padding of the source is read like words: visible has no effect, at least in train mode.",
-        seen("torch.ones_like(visible)"),
-    ),
-    wrong(
-        "mask-inverted",
-        "The mask is inverted: real tokens of the source are hidden and padding is read.",
-        seen("~visible"),
-    ),
-    wrong(
-        "mask-of-the-first",
-        "The padding of the first source is hidden in all of them: each has a length of its own.",
-        seen("visible[:1].expand(b, m)"),
-    ),
-    wrong(
-        "first-source-only",
-        "Padding is hidden in the first source and read in the others: each has padding of its own.",
-        seen("visible | (torch.arange(b, device=x.device) > 0)[:, None]"),
-    ),
-    wrong(
-        "mask-of-the-shortest",
-        "Every source is treated as if it were as short as the shortest: real tokens are hidden too.",
-        seen("visible.all(dim=0).expand(b, m)"),
-    ),
-    wrong(
-        "hides-the-last-word",
-        "The mask hides one position too many: the last real token of a source must be read.",
-        seen("visible & visible.roll(-1, dims=1)"),
-    ),
-    wrong(
-        "shows-the-first-pad",
-        "The mask hides one position too few: the first pad after the last real token is read.",
-        seen("visible | visible.roll(1, dims=1)"),
-    ),
-    wrong(
-        "masked-with-zero",
-        "The scores of padding are set to 0 before the softmax, but a score of 0 still gets weight.",
-        ("-math.inf", "0"),
-    ),
-    wrong(
-        "masked-with-minus-one",
-        "The scores of padding are set to a number that real scores may well have: it still gets weight.",
-        ("-math.inf", "-1"),
-    ),
-    wrong(
-        "mask-after-softmax",
-        "Padding is hidden after the softmax: it takes its share first, and the rest no longer sums to 1.",
-        (HIDE, "scores"),
-        (SOFTMAX, f"{SOFTMAX}.masked_fill(unreadable, 0)"),
-    ),
-    wrong(
-        "mask-added",
-        "True and False are added to the scores as 1 and 0: padding is read all the same, only a little less.",
-        (HIDE, "scores + visible[:, None, None, :]"),
-    ),
-    wrong(
-        "padding-zeroed",
-        "Padding is set to 0 in memory and then read: zeros take a share of the weights like anything else.",
-        (SIZES, f"{SIZES}        memory = memory * visible[..., None]\n"),
-        (HIDE, "scores"),
-    ),
-    wrong(
-        "mask-in-another-order",
-        "The masks are repeated in another order than batch and heads stand: heads get those of other sequences.",
-        ("visible[:, None, None, :]", "visible.repeat(h, 1).view(b, h, 1, m)"),
-    ),
+    wrong("keys-viewed", (COMPARE, "q @ k.reshape(b, h, dh, m)")),
+    wrong("lengths-swapped-by-view", (COMPARE, "(k @ q.transpose(-2, -1)).reshape(b, h, n, m)")),
+    wrong("weights-transposed", returned("output, weights.transpose(-2, -1)")),
+    wrong("softmax-over-queries", (SOFTMAX, "scores.softmax(dim=-2)")),
+    wrong("softmax-over-heads", (SOFTMAX, "scores.softmax(dim=1)")),
+    wrong("softmax-over-batch", (SOFTMAX, "scores.softmax(dim=0)")),
+    wrong("softmax-over-everything", (SOFTMAX, "scores.flatten(2).softmax(dim=-1).view(b, h, n, m)")),
+    wrong("softmax-twice", (SOFTMAX, f"{SOFTMAX}.softmax(dim=-1)")),
+    wrong("no-softmax", (SOFTMAX, "scores")),
+    wrong("not-normalised", (SOFTMAX, "scores.exp()")),
+    wrong("padding-attended", seen("torch.ones_like(visible)")),
+    wrong("mask-inverted", seen("~visible")),
+    wrong("mask-of-the-first", seen("visible[:1].expand(b, m)")),
+    wrong("first-source-only", seen("visible | (torch.arange(b, device=x.device) > 0)[:, None]")),
+    wrong("mask-of-the-shortest", seen("visible.all(dim=0).expand(b, m)")),
+    wrong("hides-the-last-word", seen("visible & visible.roll(-1, dims=1)")),
+    wrong("shows-the-first-pad", seen("visible | visible.roll(1, dims=1)")),
+    wrong("masked-with-zero", ("-math.inf", "0")),
+    wrong("masked-with-minus-one", ("-math.inf", "-1")),
+    wrong("mask-after-softmax", (HIDE, "scores"), (SOFTMAX, f"{SOFTMAX}.masked_fill(unreadable, 0)")),
+    wrong("mask-added", (HIDE, "scores + visible[:, None, None, :]")),
+    wrong("padding-zeroed", (SIZES, f"{SIZES}        memory = memory * visible[..., None]\n"), (HIDE, "scores")),
+    wrong("mask-in-another-order", ("visible[:, None, None, :]", "visible.repeat(h, 1).view(b, h, 1, m)")),
     wrong(
         "mask-for-the-first-head",
-        "Only the first head of each sequence is kept from padding: the mask holds for all of them.",
         (
             "unreadable = ~visible[:, None, None, :]",
             "unreadable = ~visible[:, None, None, :] & (torch.arange(h, device=x.device) == 0)[:, None, None]",
         ),
     ),
-    wrong(
-        "causal",
-        "There is a causal mask, too: the whole source is known before the first word of the target is.",
-        ("unreadable = ~", "unreadable = torch.ones(n, m, device=x.device).triu(1).bool() | ~"),
-    ),
-    wrong(
-        "split-by-view",
-        "Heads and positions are mixed: a view alone cuts the row of numbers elsewhere, and swaps no axes.",
-        (SPLIT, "x.view(b, self.num_heads, length, -1)"),
-    ),
-    wrong(
-        "split-interleaved",
-        "The heads are interleaved: each must be a block of features that stand side by side.",
-        (SPLIT, "x.view(b, length, -1, self.num_heads).permute(0, 3, 1, 2)"),
-    ),
-    wrong(
-        "merged-without-transpose",
-        "The heads are merged without being transposed back: each output holds numbers of several positions.",
-        (MERGE, "heads.reshape(b, n, hidden)"),
-    ),
-    wrong(
-        "merged-interleaved",
-        "The heads are merged number by number: all of a head must stand side by side.",
-        (MERGE, "heads.permute(0, 2, 3, 1).flatten(2)"),
-    ),
-    wrong(
-        "heads-mixed-with-batch",
-        "Heads are mixed with the batch: they are folded together after it, and come apart as if before it.",
-        (MERGE, "heads.reshape(h, b, n, dh).permute(1, 2, 0, 3).flatten(2)"),
-    ),
-    wrong(
-        "one-wide-head",
-        "There is one head as wide as all of them: the heads are never split.",
-        ("self.num_heads = num_heads", "self.num_heads = 1"),
-    ),
-    wrong("no-mixing", "The mixing layer is missing: nothing combines the heads.", (MIX, MERGE)),
-    wrong("no-mixing-bias", "The bias of the mixing layer is missing.", (MIX, f"{MERGE} @ self.mix.weight.T")),
-    wrong(
-        "residual",
-        "The input is added on top: what the heads have read, mixed, is all that is asked for.",
-        returned("output + x, weights"),
-    ),
-    wrong(
-        "scores-returned",
-        "The scores come back in place of the weights: the softmax turns them into shares.",
-        returned("output, scores"),
-    ),
-    wrong(
-        "weights-of-padding-returned",
-        "The weights that come back are not those that the output is made with: padding has a share in them.",
-        (RETURNED, f"return output, ({COMPARE} / dh ** 0.5).softmax(dim=-1)"),
-    ),
-    wrong(
-        "weights-of-heads-averaged",
-        "The weights are averaged over the heads: each head has its own.",
-        returned("output, weights.mean(dim=1)"),
-    ),
-    wrong(
-        "weights-folded",
-        "The weights have batch and heads in one axis: here each has its own.",
-        returned("output, weights.flatten(0, 1)"),
-    ),
-    wrong(
-        "heads-after-positions",
-        "The axes of the weights stand in another order: batch, heads, target, source.",
-        returned("output, weights.transpose(1, 2)"),
-    ),
-    wrong(
-        "order-of-outputs",
-        "The weights come before the output: the output is first.",
-        returned("weights, output"),
-    ),
+    wrong("causal", ("unreadable = ~", "unreadable = torch.ones(n, m, device=x.device).triu(1).bool() | ~")),
+    wrong("split-by-view", (SPLIT, "x.view(b, self.num_heads, length, -1)")),
+    wrong("split-interleaved", (SPLIT, "x.view(b, length, -1, self.num_heads).permute(0, 3, 1, 2)")),
+    wrong("merged-without-transpose", (MERGE, "heads.reshape(b, n, hidden)")),
+    wrong("merged-interleaved", (MERGE, "heads.permute(0, 2, 3, 1).flatten(2)")),
+    wrong("heads-mixed-with-batch", (MERGE, "heads.reshape(h, b, n, dh).permute(1, 2, 0, 3).flatten(2)")),
+    wrong("one-wide-head", ("self.num_heads = num_heads", "self.num_heads = 1")),
+    wrong("no-mixing", (MIX, MERGE)),
+    wrong("no-mixing-bias", (MIX, f"{MERGE} @ self.mix.weight.T")),
+    wrong("residual", returned("output + x, weights")),
+    wrong("scores-returned", returned("output, scores")),
+    wrong("weights-of-padding-returned", (RETURNED, f"return output, ({COMPARE} / dh ** 0.5).softmax(dim=-1)")),
+    wrong("weights-of-heads-averaged", returned("output, weights.mean(dim=1)")),
+    wrong("weights-folded", returned("output, weights.flatten(0, 1)")),
+    wrong("heads-after-positions", returned("output, weights.transpose(1, 2)")),
+    wrong("order-of-outputs", returned("weights, output")),
 )
 
 MISBEHAVING = (
     *misbehaviours(MODEL_ANSWER, "MultiHeadCrossAttention.forward", longer=(5, 17)),
     loses_a_length_of_one(MODEL_ANSWER, "MultiHeadCrossAttention.forward"),
     only_in_training(MODEL_ANSWER, "MultiHeadCrossAttention.forward"),
-    wrong("keys-from-target", LENGTHS, (KEYS, "self.split(self.k(x))")),
-    wrong("values-from-target", LENGTHS, (VALUES, "self.split(self.v(x))")),
-    wrong("self-attention", LENGTHS, (KEYS, "self.split(self.k(x))"), (VALUES, "self.split(self.v(x))")),
+    wrong("keys-from-target", (KEYS, "self.split(self.k(x))")),
+    wrong("values-from-target", (VALUES, "self.split(self.v(x))"), hint="keys-from-target"),
+    wrong(
+        "self-attention", (KEYS, "self.split(self.k(x))"), (VALUES, "self.split(self.v(x))"), hint="keys-from-target"
+    ),
     wrong(
         "source-and-target-exchanged",
-        LENGTHS,
         (QUERIES, "self.split(self.q(memory))"),
         (KEYS, "self.split(self.k(x))"),
         (VALUES, "self.split(self.v(x))"),
+        hint="keys-from-target",
     ),
-    wrong("source-split-as-target", LENGTHS, (KEYS, "self.k(memory).view(b, n, h, dh).transpose(1, 2)")),
-    wrong("merged-as-source", LENGTHS, (MERGE, "heads.transpose(1, 2).reshape(b, m, hidden)")),
-    wrong("square-scores", LENGTHS, (COMPARE, f"({COMPARE}).view(b, h, n, n)")),
-    wrong("mask-of-queries", LENGTHS, ("visible[:, None, None, :]", "visible[:, None, :, None]")),
-    wrong("mask-without-heads", LENGTHS, ("visible[:, None, None, :]", "visible[:, None, :]")),
     wrong(
-        "fixed-number-of-heads",
-        OTHER_SIZES,
-        ("self.num_heads = num_heads", "self.num_heads = 2"),
+        "source-split-as-target", (KEYS, "self.k(memory).view(b, n, h, dh).transpose(1, 2)"), hint="keys-from-target"
     ),
-    wrong("masked-with-minus-twenty", OTHER_SIZES, ("-math.inf", "-20")),
+    wrong("merged-as-source", (MERGE, "heads.transpose(1, 2).reshape(b, m, hidden)"), hint="keys-from-target"),
+    wrong("square-scores", (COMPARE, f"({COMPARE}).view(b, h, n, n)"), hint="keys-from-target"),
+    wrong("mask-of-queries", ("visible[:, None, None, :]", "visible[:, None, :, None]"), hint="keys-from-target"),
+    wrong("mask-without-heads", ("visible[:, None, None, :]", "visible[:, None, :]"), hint="keys-from-target"),
+    wrong("fixed-number-of-heads", ("self.num_heads = num_heads", "self.num_heads = 2"), hint="other-sizes"),
+    wrong("masked-with-minus-twenty", ("-math.inf", "-20"), hint="other-sizes"),
     wrong(
         "mask-kept",
-        KEPT,
         (
             "        unreadable = ~visible",
             "        if getattr(self, 'kept', visible[:0]).shape != visible.shape:\n"
@@ -451,23 +249,22 @@ MISBEHAVING = (
             "        unreadable = ~self.kept",
         ),
     ),
-    wrong("output-alone", BOTH, returned("output")),
-    wrong("weights-alone", BOTH, returned("weights")),
-    wrong("nothing-returned", BOTH, (RETURNED, "output, weights")),
-    wrong("weights-left-out", "Return weights as one tensor.", returned("output, None")),
+    wrong("output-alone", returned("output"), hint="not-two-values"),
+    wrong("weights-alone", returned("weights"), hint="not-two-values"),
+    wrong("nothing-returned", (RETURNED, "output, weights"), hint="not-two-values"),
+    wrong("weights-left-out", returned("output, None"), hint="not-a-tensor"),
     wrong(
         "layer-misnamed",
-        "Make self.mix a linear layer with a bias in __init__: the check loads its weights by name.",
         ("self.mix = nn.Linear(hidden, hidden)", "self.out = nn.Linear(hidden, hidden)"),
         ("self.mix(heads", "self.out(heads"),
+        hint="no-such-parameter",
     ),
+    wrong("no-module", ("(nn.Module)", ""), ("        super().__init__()\n", ""), hint="not-a-module"),
     wrong(
-        "no-module",
-        "Derive your class from nn.Module, and give the check the class itself.",
-        ("(nn.Module)", ""),
-        ("        super().__init__()\n", ""),
+        "ready-made",
+        ("weights @ v", "F.scaled_dot_product_attention(q, k, v, ~unreadable)"),
+        hint="ready-made-attention",
     ),
-    wrong("ready-made", READY_MADE, ("weights @ v", "F.scaled_dot_product_attention(q, k, v, ~unreadable)")),
 )
 
 FORWARDS = {
@@ -609,7 +406,7 @@ FORWARDS = {
 
 CROSS_ATTENTION_RECORD = ValueRecord(
     public=CROSS_ATTENTION,
-    title="Cross-attention: the target reads the source",
+    title="Cross-attention: the target attends to the source",
     defines="MultiHeadCrossAttention",
     parts=(Part("cross-attention-check", 3, values),),
     properties=(

@@ -12,21 +12,15 @@ from grading.exercises.topic_02_multi_head_attention.decoder_block import (
     thought,
     with_even_positions,
 )
-from grading.exercises.topic_06_encoder_decoder.cross_attention import KEPT, right_for_other_masks
+from grading.exercises.topic_06_encoder_decoder.cross_attention import right_for_other_masks
 from grading.judging.judge import values
-from grading.judging.mistakes import ERROR, IN_PLACE, in_a_plain_list, misbehaviours, no_epsilon, only_in_training
+from grading.judging.mistakes import in_a_plain_list, misbehaviours, no_epsilon, only_in_training
 from grading.judging.padded_batches import draw_batch
 from grading.judging.properties import SEQUENCES_APART, Ask, Property, input_matters, same
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, dyadic, edited
-from transformer_lm.checks.engine.calling import CALLED_AGAIN, OTHER_SIZES
 from transformer_lm.checks.topic_06_encoder_decoder.cross_block import (
     CROSS_BLOCK,
-    EXCHANGED,
-    GIVEN,
-    MASKS,
-    MODES,
     NORMS,
-    NOT_MEMORY,
 )
 
 
@@ -77,7 +71,7 @@ def _future_unread(ask: Ask, case: Arrays, reads: tuple[str, ...], rng: random.R
     return same(ask(case)["output"][:, :-1], ask(case | {"x": changed})["output"][:, :-1])
 
 
-FUTURE_UNREAD = Property("The last position of the target has an effect on those before it.", _future_unread)
+FUTURE_UNREAD = Property("last-of-the-target-read", _future_unread)
 
 # --- answers ------------------------------------------------------------------------------------
 
@@ -111,278 +105,147 @@ LINES = {
 READ, ASK, THINK = (line.partition(" + ")[2] for line in LINES.values())  # outputs of the parts
 
 
-def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+def wrong(name: str, hint: str = "", **lines: str) -> WrongAnswer:
     """Return the model answer with a mistake in some of its three lines."""
-    return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
+    return edited(name, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()), hint=hint)
 
 
 WRONG = (
     no_epsilon(MODEL_ANSWER, "self.attention_norm(x)", "self.cross_norm(attended)", "self.mlp_norm(informed)"),
-    wrong(
-        "no-residual",
-        "There is no residual: each part's output takes the place of its input, in place of being added to it.",
-        read=READ,
-        ask=ASK,
-        think=THINK,
-    ),
-    wrong(
-        "no-residual-around-attention",
-        "The residual around attention is missing: its output takes the place of x, in place of being added.",
-        read=READ,
-    ),
-    wrong(
-        "no-residual-around-cross-attention",
-        "The residual around cross-attention is missing: what the target has read of itself is lost.",
-        ask=ASK,
-    ),
-    wrong(
-        "no-residual-around-mlp",
-        "The residual around the MLP is missing: its output takes the place of its input, in place of being added.",
-        think=THINK,
-    ),
+    wrong("no-residual", read=READ, ask=ASK, think=THINK),
+    wrong("no-residual-around-attention", read=READ),
+    wrong("no-residual-around-cross-attention", ask=ASK),
+    wrong("no-residual-around-mlp", think=THINK),
     wrong(
         "residual-of-the-normalised",
-        "What is normalised is added: each residual goes around the norm, too.",
         read=f"self.attention_norm(x) + {READ}",
         ask=f"self.cross_norm(attended) + {ASK}",
         think=f"self.mlp_norm(informed) + {THINK}",
     ),
-    wrong(
-        "residual-of-the-normalised-around-cross-attention",
-        "Around cross-attention, what is normalised is added: the residual goes around the norm, too.",
-        ask=f"self.cross_norm(attended) + {ASK}",
-    ),
-    wrong(
-        "input-added-after-cross-attention",
-        "The second residual adds x as it came into the block: what the target has read of itself is lost.",
-        ask=f"x + {ASK}",
-    ),
-    wrong(
-        "input-added-at-the-end",
-        "The last residual adds x as it came into the block: what both attentions have found is lost.",
-        think=f"x + {THINK}",
-    ),
-    wrong(
-        "residual-forgets-the-source",
-        "The last residual adds what came before cross-attention: what that has found is lost.",
-        think=f"attended + {THINK}",
-    ),
-    wrong(
-        "subtracted",
-        "The parts are subtracted: what they find should be added.",
-        read=f"x - {READ}",
-        ask=f"attended - {ASK}",
-        think=f"informed - {THINK}",
-    ),
-    wrong(
-        "averaged",
-        "Input and output of a part are averaged: add them, and do not halve.",
-        read=f"(x + {READ}) / 2",
-        ask=f"(attended + {ASK}) / 2",
-        think=f"(informed + {THINK}) / 2",
-    ),
+    wrong("residual-of-the-normalised-around-cross-attention", ask=f"self.cross_norm(attended) + {ASK}"),
+    wrong("input-added-after-cross-attention", ask=f"x + {ASK}"),
+    wrong("input-added-at-the-end", think=f"x + {THINK}"),
+    wrong("residual-forgets-the-source", think=f"attended + {THINK}"),
+    wrong("subtracted", read=f"x - {READ}", ask=f"attended - {ASK}", think=f"informed - {THINK}"),
+    wrong("averaged", read=f"(x + {READ}) / 2", ask=f"(attended + {ASK}) / 2", think=f"(informed + {THINK}) / 2"),
     wrong(
         "post-norm",
-        "The norms come after the sums, as in the first transformers: here each comes before its part.",
         read="self.attention_norm(x + self.attention(x, target_visible))",
         ask="self.cross_norm(attended + self.cross_attention(attended, memory, source_visible))",
         think="self.mlp_norm(informed + self.mlp(informed))",
     ),
     wrong(
         "norm-of-outputs",
-        "The norms are applied to what comes out of the parts: here they are for what goes in.",
         read="x + self.attention_norm(self.attention(x, target_visible))",
         ask="attended + self.cross_norm(self.cross_attention(attended, memory, source_visible))",
         think="informed + self.mlp_norm(self.mlp(informed))",
     ),
     wrong(
         "no-norm",
-        "There is no norm: all parts get their input as it is.",
         read="x + self.attention(x, target_visible)",
         ask="attended + self.cross_attention(attended, memory, source_visible)",
         think="informed + self.mlp(informed)",
     ),
-    wrong(
-        "no-norm-before-attention",
-        "The norm before attention is missing.",
-        read="x + self.attention(x, target_visible)",
-    ),
-    wrong(
-        "no-norm-before-cross-attention",
-        "The norm before cross-attention is missing: each part has one of its own.",
-        ask="attended + self.cross_attention(attended, memory, source_visible)",
-    ),
-    wrong(
-        "no-norm-before-mlp",
-        "The norm before the MLP is missing: each part has one of its own.",
-        think="informed + self.mlp(informed)",
-    ),
+    wrong("no-norm-before-attention", read="x + self.attention(x, target_visible)"),
+    wrong("no-norm-before-cross-attention", ask="attended + self.cross_attention(attended, memory, source_visible)"),
+    wrong("no-norm-before-mlp", think="informed + self.mlp(informed)"),
     wrong(
         "norm-on-memory",
-        "Memory is normalised, too: the encoder has done that already.",
         ask="attended + self.cross_attention(self.cross_norm(attended), self.cross_norm(memory), source_visible)",
     ),
     wrong(
         "norm-of-attention-on-memory",
-        "Memory is normalised, too: the encoder has done that already.",
         ask="attended + self.cross_attention(self.cross_norm(attended), self.attention_norm(memory), source_visible)",
+        hint="norm-on-memory",
     ),
     wrong(
         "norm-without-weights-on-memory",
-        "Memory is normalised, too: the encoder has done that already.",
         ask="attended + self.cross_attention(self.cross_norm(attended), "
         "F.layer_norm(memory, memory.shape[-1:]), source_visible)",
+        hint="norm-on-memory",
     ),
     wrong(
-        "norm-on-memory-only",
-        "Memory is normalised in place of what asks: the encoder has normalised memory already.",
-        ask="attended + self.cross_attention(attended, self.cross_norm(memory), source_visible)",
+        "norm-on-memory-only", ask="attended + self.cross_attention(attended, self.cross_norm(memory), source_visible)"
     ),
     wrong(
         "norms-swapped",
-        "The norms of the two attentions are swapped: each part has one of its own, which learns its own weights.",
         read="x + self.attention(self.cross_norm(x), target_visible)",
         ask="attended + self.cross_attention(self.attention_norm(attended), memory, source_visible)",
     ),
     wrong(
         "norms-of-cross-attention-and-mlp-swapped",
-        "The norms of cross-attention and MLP are swapped: each part has one of its own.",
         ask="attended + self.cross_attention(self.mlp_norm(attended), memory, source_visible)",
         think="informed + self.mlp(self.cross_norm(informed))",
     ),
     wrong(
         "attention-norm-twice",
-        "The norm of attention is used before cross-attention as well, which has one of its own.",
         ask="attended + self.cross_attention(self.attention_norm(attended), memory, source_visible)",
     ),
-    wrong(
-        "cross-norm-twice",
-        "The norm of cross-attention is used before the MLP as well, which has one of its own.",
-        think="informed + self.mlp(self.cross_norm(informed))",
-    ),
-    wrong(
-        "norm-at-the-end",
-        "What comes out is normalised once more: a block ends with a sum.",
-        think=f"self.mlp_norm(informed + {THINK})",
-    ),
+    wrong("cross-norm-twice", think="informed + self.mlp(self.cross_norm(informed))"),
+    wrong("norm-at-the-end", think=f"self.mlp_norm(informed + {THINK})"),
     wrong(
         "cross-attention-first",
-        "Cross-attention comes before attention: first the target reads itself, then it asks the source.",
         read="x + self.cross_attention(self.cross_norm(x), memory, source_visible)",
         ask="attended + self.attention(self.attention_norm(attended), target_visible)",
     ),
     wrong(
         "mlp-before-cross-attention",
-        "The MLP comes before cross-attention: it should think about what both attentions have found.",
         ask="attended + self.mlp(self.mlp_norm(attended))",
         think="informed + self.cross_attention(self.cross_norm(informed), memory, source_visible)",
     ),
     wrong(
         "mlp-first",
-        "The MLP comes before both attentions: it should think about what they have found.",
         read="x + self.mlp(self.mlp_norm(x))",
         ask="attended + self.attention(self.attention_norm(attended), target_visible)",
         think="informed + self.cross_attention(self.cross_norm(informed), memory, source_visible)",
     ),
     wrong(
         "in-parallel",
-        "All three parts read x: each should read what the part before it has added to.",
         ask="attended + self.cross_attention(self.cross_norm(x), memory, source_visible)",
         think="informed + self.mlp(self.mlp_norm(x))",
     ),
-    wrong(
-        "attentions-in-parallel",
-        "Both attentions read x: the source should be asked with what the target has read of itself.",
-        ask="attended + self.cross_attention(self.cross_norm(x), memory, source_visible)",
-    ),
-    wrong(
-        "mlp-does-not-see-the-source",
-        "The MLP reads what came before cross-attention: it should think about the source, too.",
-        think="informed + self.mlp(self.mlp_norm(attended))",
-    ),
-    wrong(
-        "first-sequence-of-attention",
-        "Attention gives back one tensor here: [0] takes what its first sequence has found, for all of them.",
-        read=f"x + {READ}[0]",
-    ),
-    wrong(
-        "first-sequence-of-cross-attention",
-        "Cross-attention gives back one tensor here: [0] takes what its first sequence has found, for all of them.",
-        ask=f"attended + {ASK}[0]",
-    ),
-    wrong("no-attention", "Attention has no effect: the target does not read itself.", read="x"),
-    wrong("no-cross-attention", "Cross-attention has no effect: the source is never read.", ask="attended"),
-    wrong("no-mlp", "The MLP has no effect: only the two attentions add something.", think="informed"),
-    wrong(
-        "cross-attention-twice",
-        "Cross-attention comes twice: the target never reads itself.",
-        read="x + self.cross_attention(self.attention_norm(x), memory, source_visible)",
-    ),
-    wrong(
-        "attention-twice",
-        "Attention comes twice: the source is never read.",
-        ask="attended + self.attention(self.cross_norm(attended), target_visible)",
-    ),
+    wrong("attentions-in-parallel", ask="attended + self.cross_attention(self.cross_norm(x), memory, source_visible)"),
+    wrong("mlp-does-not-see-the-source", think="informed + self.mlp(self.mlp_norm(attended))"),
+    wrong("first-sequence-of-attention", read=f"x + {READ}[0]"),
+    wrong("first-sequence-of-cross-attention", ask=f"attended + {ASK}[0]"),
+    wrong("no-attention", read="x"),
+    wrong("no-cross-attention", ask="attended"),
+    wrong("no-mlp", think="informed"),
+    wrong("cross-attention-twice", read="x + self.cross_attention(self.attention_norm(x), memory, source_visible)"),
+    wrong("attention-twice", ask="attended + self.attention(self.cross_norm(attended), target_visible)"),
     wrong(
         "target-read-in-place-of-memory",
-        "Cross-attention reads the target in place of memory: the source has no effect.",
         ask="attended + self.cross_attention(self.cross_norm(attended), self.cross_norm(attended))",
     ),
-    wrong(
-        "target-mask-not-passed",
-        "The mask of the target does not reach attention: each position reads what it should predict, and padding.",
-        read="x + self.attention(self.attention_norm(x))",
-    ),
-    wrong(
-        "source-mask-not-passed",
-        "The mask of the source does not reach cross-attention: its padding is read like words.",
-        ask="attended + self.cross_attention(self.cross_norm(attended), memory)",
-    ),
+    wrong("target-mask-not-passed", read="x + self.attention(self.attention_norm(x))"),
+    wrong("source-mask-not-passed", ask="attended + self.cross_attention(self.cross_norm(attended), memory)"),
     wrong(
         "no-masks",
-        "No mask is passed on: the target reads its own future, and padding is read everywhere.",
         read="x + self.attention(self.attention_norm(x))",
         ask="attended + self.cross_attention(self.cross_norm(attended), memory)",
     ),
-    wrong(
-        "own-causal-mask",
-        "The mask of the target is made anew from its length: then padding is read. It is given, with both in it.",
-        read="x + self.attention(self.attention_norm(x), torch.ones_like(target_visible).tril())",
-    ),
+    wrong("own-causal-mask", read="x + self.attention(self.attention_norm(x), torch.ones_like(target_visible).tril())"),
     wrong(
         "look-ahead-missing",
-        "Of the target's mask only padding is left: each position reads what it should predict.",
         read="x + self.attention(self.attention_norm(x), target_visible[:, -1:].expand_as(target_visible))",
     ),
     wrong(
         "target-mask-of-the-first",
-        "All sequences get the mask of the first target: each has a length of its own.",
         read="x + self.attention(self.attention_norm(x), target_visible[:1].expand_as(target_visible))",
     ),
     wrong(
         "source-mask-of-the-first",
-        "All sequences get the mask of the first source: each has a length of its own.",
         ask="attended + self.cross_attention(self.cross_norm(attended), memory, "
         "source_visible[:1].expand_as(source_visible))",
     ),
-    wrong(
-        "target-mask-inverted",
-        "The mask of the target is inverted: it is True where a position may read already.",
-        read="x + self.attention(self.attention_norm(x), ~target_visible)",
-    ),
+    wrong("target-mask-inverted", read="x + self.attention(self.attention_norm(x), ~target_visible)"),
     wrong(
         "source-mask-inverted",
-        "The mask of the source is inverted: it is True where memory may be read already.",
         ask="attended + self.cross_attention(self.cross_norm(attended), memory, ~source_visible)",
     ),
-    wrong(
-        "target-mask-transposed",
-        "Rows and columns of the target's mask are exchanged: pass it on as it is.",
-        read="x + self.attention(self.attention_norm(x), target_visible.mT)",
-    ),
+    wrong("target-mask-transposed", read="x + self.attention(self.attention_norm(x), target_visible.mT)"),
     wrong(
         "padding-of-memory-zeroed",
-        "Padding of memory is set to 0 and then read: it takes a share like anything else. The mask hides it.",
         ask="attended + self.cross_attention(self.cross_norm(attended), memory * source_visible[..., None])",
     ),
 )
@@ -401,16 +264,19 @@ BEHAVIOURS = misbehaviours(MODEL_ANSWER, "CrossDecoderBlock.forward", longer=(2,
 
 MISBEHAVING = (
     *(each for each in BEHAVIOURS if each.name != "changes-its-input"),
-    replace(only_in_training(MODEL_ANSWER, "CrossDecoderBlock.forward"), hint=MODES),
+    replace(only_in_training(MODEL_ANSWER, "CrossDecoderBlock.forward"), hint="right-in-training-only"),
     in_a_plain_list(MODEL_ANSWER, "cross_attention"),
     *(
-        wrong(f"{name}-{when}", MODES, **{line: theirs.format(mode=mode) for line, theirs in lines.items()})
+        wrong(
+            f"{name}-{when}",
+            **{line: theirs.format(mode=mode) for line, theirs in lines.items()},
+            hint="right-in-training-only",
+        )
         for name, lines in LEFT_OUT.items()
         for when, mode in MODE.items()
     ),
     edited(
         "masks-kept",
-        KEPT,
         MODEL_ANSWER,
         (
             "        attended = x",
@@ -419,72 +285,70 @@ MISBEHAVING = (
             "        source_visible = self.kept\n"
             "        attended = x",
         ),
+        hint="mask-kept",
     ),
     edited(
         "two-results-expected",
-        ERROR,
         MODEL_ANSWER,
         (f"informed = {LINES['ask']}", f"found, _ = {ASK}\n        informed = attended + found"),
+        hint="raises",
     ),
-    wrong("dropout", CALLED_AGAIN, think=f"informed + F.dropout({THINK}, 0.1)"),
-    wrong("dropout-in-training", CALLED_AGAIN, think=f"informed + F.dropout({THINK}, 0.1, self.training)"),
+    wrong("dropout", think=f"informed + F.dropout({THINK}, 0.1)", hint="called-again"),
+    wrong("dropout-in-training", think=f"informed + F.dropout({THINK}, 0.1, self.training)", hint="called-again"),
     wrong(
         "masks-exchanged",
-        MASKS,
         read="x + self.attention(self.attention_norm(x), source_visible)",
         ask="attended + self.cross_attention(self.cross_norm(attended), memory, target_visible)",
     ),
     wrong(
         "target-mask-twice",
-        MASKS,
         ask="attended + self.cross_attention(self.cross_norm(attended), memory, target_visible)",
+        hint="masks-exchanged",
     ),
-    wrong("source-mask-twice", MASKS, read="x + self.attention(self.attention_norm(x), source_visible)"),
-    wrong("target-mask-lost-an-axis", MASKS, read="x + self.attention(self.attention_norm(x), target_visible[:, -1])"),
+    wrong(
+        "source-mask-twice", read="x + self.attention(self.attention_norm(x), source_visible)", hint="masks-exchanged"
+    ),
+    wrong(
+        "target-mask-lost-an-axis",
+        read="x + self.attention(self.attention_norm(x), target_visible[:, -1])",
+        hint="masks-exchanged",
+    ),
     wrong(
         "source-and-target-exchanged",
-        EXCHANGED,
         ask="attended + self.cross_attention(memory, self.cross_norm(attended), source_visible)",
     ),
     wrong(
         "target-read-with-the-mask-of-the-source",
-        NOT_MEMORY,
         ask="attended + self.cross_attention(self.cross_norm(attended), attended, source_visible)",
     ),
     edited(
         "adds-to-its-input",
-        IN_PLACE,
         MODEL_ANSWER,
         (f"attended = {LINES['read']}", f"x += {READ}\n        attended = x"),
+        hint="changed-in-place",
     ),
     edited(
         "mask-inverted-in-place",
-        "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead.",
         MODEL_ANSWER,
         (f"return {LINES['think']}", f"source_visible.logical_not_()\n        return {LINES['think']}"),
+        hint="input-changed",
     ),
-    wrong("forgets-the-residual-for-large-numbers", OTHER_SIZES, read=f"x.clamp(-7, 7) + {READ}"),
+    wrong("forgets-the-residual-for-large-numbers", read=f"x.clamp(-7, 7) + {READ}", hint="other-sizes"),
     edited(
         "a-norm-missing",
-        GIVEN,
         MODEL_ANSWER,
         ("self.cross_norm = nn.LayerNorm(hidden)", "self.cross_norm = nn.Identity()"),
+        hint="not-the-given-norm",
     ),
     edited(
         "other-eps",
-        GIVEN,
         MODEL_ANSWER,
         ("self.mlp_norm = nn.LayerNorm(hidden)", "self.mlp_norm = nn.LayerNorm(hidden, eps=1e-3)"),
+        hint="not-the-given-norm",
     ),
-    edited(
-        "no-module",
-        "Derive your class from nn.Module, and give the check the class itself.",
-        MODEL_ANSWER,
-        ("(nn.Module)", ""),
-        ("        super().__init__()\n", ""),
-    ),
-    edited("nothing-returned", "Return output as one tensor.", MODEL_ANSWER, (f"return {LINES['think']}", THINK)),
-    wrong("both-returned", "Return output as one tensor.", think=f"informed, {THINK}"),
+    edited("no-module", MODEL_ANSWER, ("(nn.Module)", ""), ("        super().__init__()\n", ""), hint="not-a-module"),
+    edited("nothing-returned", MODEL_ANSWER, (f"return {LINES['think']}", THINK), hint="not-a-tensor"),
+    wrong("both-returned", think=f"informed, {THINK}", hint="not-a-tensor"),
 )
 
 FORWARDS = {

@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from grading.exercises.topic_05_attention_heatmaps.offset_profile import VIEWED
 from grading.judging.judge import values
-from grading.judging.mistakes import ERROR, misbehaviours
+from grading.judging.mistakes import misbehaviours
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.engine.calling import CALLED_AGAIN, OTHER_SIZES
-from transformer_lm.checks.topic_06_encoder_decoder.greedy_decode import CHANGED, GREEDY_DECODE, NOT_LONG, SURE
+from transformer_lm.checks.topic_06_encoder_decoder.greedy_decode import GREEDY_DECODE, SURE
 
 ROWS, PERIOD = 17, 7  # rows of the table, a prime number, and positions with different multipliers
 
@@ -29,7 +27,7 @@ def drawn_places(rng: random.Random) -> NDArray[np.int64]:
 
 
 def length(words: int) -> int:
-    """Return the length of a translation, END included, for a source of so many words."""
+    """Return the length of a translation, END included, for a source of this many words."""
     return 2 * words - 3
 
 
@@ -140,240 +138,101 @@ LINES = {
 }
 
 
-def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+def wrong(name: str, hint: str = "", **lines: str) -> WrongAnswer:
     """Return the model answer with a mistake in some of its lines."""
-    return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
+    return edited(name, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()), hint=hint)
 
-
-ONE_TOO_FEW = "The last token that max_len allows is missing: START does not count, END does."
-PAST_THE_END = "The result goes on to max_len although every sentence has ended: it is as long as the longest of them."
-AFTER_START = "Each step uses the scores that follow START alone: which position has read all tokens so far?"
-OF_THE_FIRST = "All sentences get the translation of the first: each has a source and tokens of its own."
-NEEDLESS = "The model is asked although every sentence has ended: stop as soon as the last END is there."
 
 WRONG = (
-    wrong("least-likely", "The least likely token is taken each time.", likeliest="scores.argmin(dim=-1)"),
-    wrong(
-        "second-likeliest",
-        "The second likeliest token is taken: topk gives the likeliest first.",
-        likeliest="scores.topk(2).indices[:, 1]",
-    ),
-    wrong(
-        "start-kept", "START is part of the result: the model reads it, but it is no translation.", returned="tokens"
-    ),
-    wrong(
-        "end-cut-off",
-        "The last column is missing: the END of the longest sentence belongs to the result.",
-        returned="tokens[:, 1:-1]",
-    ),
+    wrong("least-likely", likeliest="scores.argmin(dim=-1)"),
+    wrong("second-likeliest", likeliest="scores.topk(2).indices[:, 1]"),
+    wrong("start-kept", returned="tokens"),
+    wrong("end-cut-off", returned="tokens[:, 1:-1]"),
     wrong(
         "end-replaced-by-padding",
-        "Padding stands in the place of END: a sentence keeps its END, and padding follows.",
         padded="following.masked_fill(ended | following.eq(end), pad)",
         ended="ended | (scores.argmax(dim=-1) == end)",
     ),
     wrong(
         "end-never-chosen",
-        "END is never chosen: the model decides when a sentence ends.",
         likeliest="scores.index_fill(1, torch.tensor([end], device=source.device), -math.inf).argmax(dim=-1)",
     ),
-    wrong(
-        "goes-on-after-end",
-        "Words come after END: what the model says about a sentence that has ended does not matter.",
-        padded="following",
-    ),
-    wrong(
-        "padded-once",
-        "After END comes one pad, and then words again: a sentence that has ended stays so.",
-        ended="following == end",
-    ),
-    wrong(
-        "end-repeated",
-        "END is repeated after the first one: padding follows it.",
-        padded="following.masked_fill(ended, end)",
-    ),
-    wrong(
-        "zeros-after-end",
-        "Zeros follow END: 0 is a word here, use the pad that is given.",
-        padded="following.masked_fill(ended, 0)",
-    ),
-    wrong(
-        "start-after-end",
-        "START follows END: use the pad that is given.",
-        padded="following.masked_fill(ended, start)",
-    ),
-    wrong(
-        "all-padded-with-the-first",
-        "After the first END all sentences get padding: only those that have ended should.",
-        padded="following if not ended.any() else torch.full_like(following, pad)",
-    ),
-    wrong("stops-with-the-first", "It stops at the first END: the other sentences go on.", stop="if ended.any():"),
-    wrong(
-        "stops-with-the-first-row",
-        "It stops when the first sentence of the batch has ended: the others go on.",
-        stop="if ended[0]:",
-    ),
-    wrong(
-        "stops-with-the-last-row",
-        "It stops when the last sentence of the batch has ended: the others go on.",
-        stop="if ended[-1]:",
-    ),
-    wrong(
-        "stops-when-most-have-ended",
-        "It stops when half of the sentences have ended: all of them should.",
-        stop="if ended.sum() * 2 >= b:",
-    ),
-    wrong("stops-at-max-len-only", PAST_THE_END, stop="if False:"),
-    wrong(
-        "all-at-once",
-        "It stops only if all sentences end at the same step: remember those that have ended before.",
-        stop="if (following == end).all():",
-    ),
+    wrong("goes-on-after-end", padded="following"),
+    wrong("padded-once", ended="following == end"),
+    wrong("end-repeated", padded="following.masked_fill(ended, end)"),
+    wrong("zeros-after-end", padded="following.masked_fill(ended, 0)"),
+    wrong("start-after-end", padded="following.masked_fill(ended, start)"),
+    wrong("all-padded-with-the-first", padded="following if not ended.any() else torch.full_like(following, pad)"),
+    wrong("stops-with-the-first", stop="if ended.any():"),
+    wrong("stops-with-the-first-row", stop="if ended[0]:"),
+    wrong("stops-with-the-last-row", stop="if ended[-1]:"),
+    wrong("stops-when-most-have-ended", stop="if ended.sum() * 2 >= b:"),
+    wrong("stops-at-max-len-only", stop="if False:"),
+    wrong("all-at-once", stop="if (following == end).all():"),
     edited(
         "padded-to-max-len",
-        PAST_THE_END,
         MODEL_ANSWER,
         (LINES["returned"], "F.pad(tokens[:, 1:], (0, max_len + 1 - tokens.shape[1]), value=pad)"),
+        hint="stops-at-max-len-only",
     ),
-    wrong(
-        "waits-for-padding",
-        "A sentence is taken to end with padding: it ends with END, and padding comes after that.",
-        ended="ended | (following == pad)",
-    ),
-    wrong("one-too-few", ONE_TOO_FEW, steps="for _ in range(max_len - 1):"),
-    wrong(
-        "one-too-many",
-        "There is one token more than max_len allows: count without START.",
-        steps="for _ in range(max_len + 1):",
-    ),
-    wrong("max-len-ignored", "There are more than max_len tokens: it stops at END only.", steps="while True:"),
-    wrong(
-        "as-long-as-the-source",
-        "It stops after as many tokens as the source has: a translation may be longer.",
-        steps="for _ in range(min(max_len, source.shape[1])):",
-    ),
-    wrong(
-        "last-token-only",
-        "The model reads the last token alone: give it all tokens so far.",
-        scores="model(source, tokens[:, -1:])[:, -1]",
-    ),
-    wrong(
-        "last-two-tokens",
-        "The model reads the last tokens only: give it all tokens so far.",
-        scores="model(source, tokens[:, -2:])[:, -1]",
-    ),
-    wrong(
-        "start-read-alone",
-        AFTER_START,
-        scores="model(source, tokens[:, :1])[:, -1]",
-    ),
-    wrong(
-        "start-not-read",
-        "The model reads no START once there are words: give it all tokens so far, START first.",
-        scores="model(source, tokens[:, 1:] if tokens.shape[1] > 1 else tokens)[:, -1]",
-    ),
-    wrong(
-        "first-position",
-        AFTER_START,
-        scores="model(source, tokens)[:, 0]",
-    ),
-    wrong(
-        "position-before-the-last",
-        "The scores of the position before the last are used: they are about the token that is there already.",
-        scores="model(source, tokens)[:, -2:][:, 0]",
-    ),
-    wrong(
-        "all-positions",
-        "The scores of all positions are added up: the last one tells what follows.",
-        scores="model(source, tokens).sum(dim=1)",
-    ),
-    wrong(
-        "exchanged",
-        "Source and target are exchanged: the model takes the source first.",
-        scores="model(tokens, source)[:, -1]",
-    ),
-    wrong(
-        "source-not-read",
-        "The model gets the target twice and never reads the source.",
-        scores="model(tokens, tokens)[:, -1]",
-    ),
-    wrong(
-        "source-of-the-first",
-        OF_THE_FIRST,
-        scores="model(source[:1].expand(b, -1), tokens)[:, -1]",
-    ),
-    wrong(
-        "sources-mixed",
-        "Sentences read the source of another row: the rows of a batch do not mix.",
-        scores="model(source.flip(0), tokens)[:, -1]",
-    ),
-    wrong(
-        "source-cut",
-        "The model reads only as much of the source as there are tokens: it reads the whole source at every step.",
-        scores="model(source[:, : tokens.shape[1]], tokens)[:, -1]",
-    ),
-    wrong(
-        "one-token-for-all",
-        OF_THE_FIRST,
-        likeliest="scores.argmax(dim=-1)[:1].expand(b)",
-    ),
-    wrong(
-        "place-in-the-whole-batch",
-        "One argmax runs over the whole batch: it should run over the vocabulary, row by row.",
-        likeliest="scores.argmax().expand(b)",
-    ),
-    wrong(
-        "scores-of-the-batch-added",
-        "The scores of all sentences are added up before the argmax: the rows of a batch do not mix.",
-        likeliest="scores.sum(dim=0).argmax().expand(b)",
-    ),
-    wrong(
-        "put-in-front",
-        "New tokens are put in front of those that are there: they follow them.",
-        grown="torch.cat([following[:, None], tokens], dim=1)",
-        returned="tokens[:, :-1]",
-    ),
-    wrong("begins-with-padding", "The model reads padding in the place of START.", begin="(b, 1), pad,"),
-    wrong("begins-with-end", "The model reads END in the place of START.", begin="(b, 1), end,"),
-    wrong("begins-with-zero", "The model reads 0 in the place of START: 0 is a word here.", begin="(b, 1), 0,"),
-    wrong(
-        "one-sentence-squeezed",
-        "A batch of one sentence comes back without its first axis: look for `squeeze`.",
-        returned="tokens[:, 1:].squeeze(0)",
-    ),
+    wrong("waits-for-padding", ended="ended | (following == pad)"),
+    wrong("one-too-few", steps="for _ in range(max_len - 1):"),
+    wrong("one-too-many", steps="for _ in range(max_len + 1):"),
+    wrong("max-len-ignored", steps="while True:"),
+    wrong("as-long-as-the-source", steps="for _ in range(min(max_len, source.shape[1])):"),
+    wrong("last-token-only", scores="model(source, tokens[:, -1:])[:, -1]"),
+    wrong("last-two-tokens", scores="model(source, tokens[:, -2:])[:, -1]"),
+    wrong("start-read-alone", scores="model(source, tokens[:, :1])[:, -1]"),
+    wrong("start-not-read", scores="model(source, tokens[:, 1:] if tokens.shape[1] > 1 else tokens)[:, -1]"),
+    wrong("first-position", scores="model(source, tokens)[:, 0]", hint="start-read-alone"),
+    wrong("position-before-the-last", scores="model(source, tokens)[:, -2:][:, 0]"),
+    wrong("all-positions", scores="model(source, tokens).sum(dim=1)"),
+    wrong("exchanged", scores="model(tokens, source)[:, -1]"),
+    wrong("source-not-read", scores="model(tokens, tokens)[:, -1]"),
+    wrong("source-of-the-first", scores="model(source[:1].expand(b, -1), tokens)[:, -1]"),
+    wrong("sources-mixed", scores="model(source.flip(0), tokens)[:, -1]"),
+    wrong("source-cut", scores="model(source[:, : tokens.shape[1]], tokens)[:, -1]"),
+    wrong("one-token-for-all", likeliest="scores.argmax(dim=-1)[:1].expand(b)", hint="source-of-the-first"),
+    wrong("place-in-the-whole-batch", likeliest="scores.argmax().expand(b)"),
+    wrong("scores-of-the-batch-added", likeliest="scores.sum(dim=0).argmax().expand(b)"),
+    wrong("put-in-front", grown="torch.cat([following[:, None], tokens], dim=1)", returned="tokens[:, :-1]"),
+    wrong("begins-with-padding", begin="(b, 1), pad,"),
+    wrong("begins-with-end", begin="(b, 1), end,"),
+    wrong("begins-with-zero", begin="(b, 1), 0,"),
+    wrong("one-sentence-squeezed", returned="tokens[:, 1:].squeeze(0)"),
     wrong(
         "asks-once-more",
-        NEEDLESS,
         stop="if False:",
         likeliest="scores.argmax(dim=-1)\n        if ended.all():\n            break",
     ),
     wrong(
         "decodes-on-and-cuts",
-        NEEDLESS,
         stop="if False:",
         returned="tokens[:, 1 : 1 + int((tokens[:, 1:] != pad).sum(dim=1).max())]",
+        hint="asks-once-more",
     ),
 )
 
-TENSOR = "Return decoded as one tensor."
 BEHAVIOURS = misbehaviours(MODEL_ANSWER, "greedy_decode", longer=(7, 13), calls=3)
 
 MISBEHAVING = (
     *(each for each in BEHAVIOURS if each.name in ("differs-the-second-time", "fits-one-length", "fits-known-sizes")),
-    edited("source-changed", CHANGED, MODEL_ANSWER, ("    return", "    source.fill_(pad)\n    return")),
-    wrong("source-viewed", VIEWED, scores="model(source.view(-1).view(source.shape), tokens)[:, -1]"),
+    edited("source-changed", MODEL_ANSWER, ("    return", "    source.fill_(pad)\n    return"), hint="input-changed"),
     wrong(
-        "sampled",
-        CALLED_AGAIN,
-        likeliest="torch.multinomial(scores.softmax(dim=-1), 1)[:, 0]",
+        "source-viewed", scores="model(source.view(-1).view(source.shape), tokens)[:, -1]", hint="view-not-contiguous"
     ),
-    wrong("of-floats", NOT_LONG, returned="tokens[:, 1:].float()"),
-    wrong("of-small-numbers", NOT_LONG, returned="tokens[:, 1:].int()"),
-    wrong("lists", TENSOR, returned="[[token for token in row if token != pad] for row in tokens[:, 1:].tolist()]"),
-    wrong("at-most-thirty", OTHER_SIZES, steps="for _ in range(min(max_len, 30)):"),
-    wrong("never-stops", ERROR, steps="while True:", ended="ended | (following == -1)"),
-    wrong("one-source-for-all", ERROR, scores="model(source[:1], tokens)[:, -1]"),
-    edited("nothing-returned", TENSOR, MODEL_ANSWER, ("return tokens[:, 1:]", "tokens[:, 1:]")),
+    wrong("sampled", likeliest="torch.multinomial(scores.softmax(dim=-1), 1)[:, 0]", hint="called-again"),
+    wrong("of-floats", returned="tokens[:, 1:].float()", hint="tokens-not-whole"),
+    wrong("of-small-numbers", returned="tokens[:, 1:].int()", hint="tokens-not-whole"),
+    wrong(
+        "lists",
+        returned="[[token for token in row if token != pad] for row in tokens[:, 1:].tolist()]",
+        hint="not-a-tensor",
+    ),
+    wrong("at-most-thirty", steps="for _ in range(min(max_len, 30)):", hint="other-sizes"),
+    wrong("never-stops", steps="while True:", ended="ended | (following == -1)", hint="raises"),
+    wrong("one-source-for-all", scores="model(source[:1], tokens)[:, -1]", hint="raises"),
+    edited("nothing-returned", MODEL_ANSWER, ("return tokens[:, 1:]", "tokens[:, 1:]"), hint="not-a-tensor"),
 )
 
 RIGHT = {
@@ -518,7 +377,7 @@ def greedy_decode(model, source, start, end, pad, max_len):
 
 GREEDY_DECODE_RECORD = ValueRecord(
     public=GREEDY_DECODE,
-    title="The likeliest token, again and again",
+    title="Greedy decoding",
     defines="greedy_decode",
     parts=(Part("greedy-decode-check", 3, values),),
     properties=(),

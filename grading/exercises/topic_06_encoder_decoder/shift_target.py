@@ -5,11 +5,10 @@ import random
 import numpy as np
 
 from grading.judging.judge import values
-from grading.judging.mistakes import ERROR, misbehaviours
+from grading.judging.mistakes import misbehaviours
 from grading.judging.properties import SEQUENCES_APART, input_matters
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.engine.calling import CALLED_AGAIN, ONE_SEQUENCE, OTHER_LENGTH, OTHER_SIZES
-from transformer_lm.checks.topic_06_encoder_decoder.shift_target import BOTH, CHANGED, NO_WORD, NOT_LONG, SHIFT_TARGET
+from transformer_lm.checks.topic_06_encoder_decoder.shift_target import NO_WORD, SHIFT_TARGET
 
 LARGEST = 800  # enough tokens for the largest batch
 STEP = 7  # divides the ids of START, END and padding, and of no word but 0
@@ -71,269 +70,86 @@ LINES = {
 }
 
 
-def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+def wrong(name: str, hint: str = "", **lines: str) -> WrongAnswer:
     """Return the model answer with a mistake in some of its lines."""
     edits = ((LINES[line], theirs) for line, theirs in lines.items() if line != "returned")
     returned = (f"return {LINES['returned']}", f"return {lines.get('returned', LINES['returned'])}")
-    return edited(name, hint, MODEL_ANSWER, *edits, returned)
+    return edited(name, MODEL_ANSWER, *edits, returned, hint=hint)
 
 
 COLUMNS = "torch.arange(n + 1, device=targets.device)"
 WHOLE = "F.pad(longer.scatter(1, lengths, end), (1, 0), value=start)"  # (b, n + 2): start, words, end, padding
 
 WRONG = (
-    wrong(
-        "not-shifted",
-        "The labels are the inputs themselves: a decoder that copies what it reads would be right everywhere.",
-        returned="inputs, inputs",
-    ),
-    wrong(
-        "nothing-before-the-first-word",
-        "The decoder reads the very word that it should say: the inputs are not shifted.",
-        inputs="F.pad(targets, (0, 1), value=pad)",
-    ),
-    wrong(
-        "no-end",
-        "No label says that the sentence is over: the decoder would never learn to stop.",
-        labels="longer",
-    ),
-    wrong(
-        "end-of-the-row",
-        "END stands at the end of every row, after the padding: a sentence is over right after its last word.",
-        longer="F.pad(targets, (0, 1), value=end)",
-        labels="longer",
-    ),
-    wrong(
-        "end-twice",
-        "END stands after the last word and again at the end of the row: what follows it is padding.",
-        longer="F.pad(targets, (0, 1), value=end)",
-    ),
-    wrong(
-        "end-everywhere",
-        "END fills the rest of the row: it is said once, what follows it is padding.",
-        labels=f"torch.where({COLUMNS} < lengths, longer, end)",
-    ),
-    wrong(
-        "end-for-every-padding",
-        "END stands in place of all padding of the targets: it is said once, right after the last word.",
-        labels="longer.masked_fill(F.pad(targets == pad, (0, 1)), end)",
-    ),
-    wrong(
-        "end-overwrites-the-last-word",
-        "END stands in place of the last word: that one is to be said, too.",
-        labels="longer.scatter(1, lengths - 1, end)",
-    ),
-    wrong(
-        "end-too-late",
-        "There is padding between the last word and END.",
-        labels="longer.scatter(1, (lengths + 1).clamp(max=n), end)",
-    ),
-    wrong(
-        "end-too-late-or-never",
-        "There is padding between the last word and END, and a sentence that fills its row has no END.",
-        labels="F.pad(longer, (0, 1), value=pad).scatter(1, lengths + 1, end)[:, :-1]",
-    ),
-    wrong(
-        "full-sentence-without-end",
-        "A sentence that fills its row gets no END: there is a place more in the labels than in the targets.",
-        labels="F.pad(longer.scatter(1, lengths, end)[:, :-1], (0, 1), value=pad)",
-    ),
-    wrong(
-        "full-sentence-loses-a-word",
-        "In a sentence that fills its row, END stands in place of a word: the labels have a place more.",
-        labels="longer.scatter(1, lengths.clamp(max=n - 1), end)",
-    ),
-    wrong(
-        "padding-looked-for-in-vain",
-        "In a sentence without padding, END takes the place of the first word: nothing is found, and that counts as 0.",
-        lengths="(targets == pad).int().argmax(dim=1, keepdim=True)",
-    ),
-    wrong(
-        "start-in-labels",
-        "The labels begin with START: the decoder reads it, and never has to say it.",
-        labels=f"{WHOLE}[:, :-1]",
-    ),
-    wrong(
-        "whole-sentence-as-labels",
-        "The labels begin with START and have a place more than the inputs: START is read, never said.",
-        labels=WHOLE,
-    ),
+    wrong("not-shifted", returned="inputs, inputs"),
+    wrong("nothing-before-the-first-word", inputs="F.pad(targets, (0, 1), value=pad)"),
+    wrong("no-end", labels="longer"),
+    wrong("end-of-the-row", longer="F.pad(targets, (0, 1), value=end)", labels="longer"),
+    wrong("end-twice", longer="F.pad(targets, (0, 1), value=end)"),
+    wrong("end-everywhere", labels=f"torch.where({COLUMNS} < lengths, longer, end)"),
+    wrong("end-for-every-padding", labels="longer.masked_fill(F.pad(targets == pad, (0, 1)), end)"),
+    wrong("end-overwrites-the-last-word", labels="longer.scatter(1, lengths - 1, end)"),
+    wrong("end-too-late", labels="longer.scatter(1, (lengths + 1).clamp(max=n), end)"),
+    wrong("end-too-late-or-never", labels="F.pad(longer, (0, 1), value=pad).scatter(1, lengths + 1, end)[:, :-1]"),
+    wrong("full-sentence-without-end", labels="F.pad(longer.scatter(1, lengths, end)[:, :-1], (0, 1), value=pad)"),
+    wrong("full-sentence-loses-a-word", labels="longer.scatter(1, lengths.clamp(max=n - 1), end)"),
+    wrong("padding-looked-for-in-vain", lengths="(targets == pad).int().argmax(dim=1, keepdim=True)"),
+    wrong("start-in-labels", labels=f"{WHOLE}[:, :-1]"),
+    wrong("whole-sentence-as-labels", labels=WHOLE),
     wrong(
         "end-in-inputs",
-        "The inputs hold END, but for sentences that fill their row: it is said, never read.",
         labels="longer.scatter(1, lengths, end)\n    inputs = F.pad(labels[:, :-1], (1, 0), value=start)",
     ),
-    wrong(
-        "end-for-padding-in-inputs",
-        "In the inputs, END stands in place of padding: it is said, never read.",
-        inputs="F.pad(targets.masked_fill(targets == pad, end), (1, 0), value=start)",
-    ),
-    wrong(
-        "whole-sentence-as-inputs",
-        "The inputs hold END and have a position too many: after END there is nothing to say.",
-        returned="F.pad(labels, (1, 0), value=start), labels",
-    ),
-    wrong(
-        "whole-sentence-twice",
-        "Inputs and labels are the same, START and END included: one of these is read only, the other said only.",
-        labels=WHOLE,
-        returned="labels, labels",
-    ),
-    wrong(
-        "shifted-twice",
-        "The inputs are shifted twice: each position should read the word right before the one that it says.",
-        inputs="F.pad(targets[:, :-1], (2, 0), value=start)",
-    ),
-    wrong(
-        "first-word-never-said",
-        "The first word is missing in the labels: after START, it is what the decoder should say.",
-        labels="F.pad(longer.scatter(1, lengths, end)[:, 1:], (0, 1), value=pad)",
-    ),
-    wrong(
-        "shifted-by-two",
-        "The first word is missing in the labels, and the last place of a row is cut off.",
-        labels="longer.scatter(1, lengths, end)[:, 1:]",
-    ),
+    wrong("end-for-padding-in-inputs", inputs="F.pad(targets.masked_fill(targets == pad, end), (1, 0), value=start)"),
+    wrong("whole-sentence-as-inputs", returned="F.pad(labels, (1, 0), value=start), labels"),
+    wrong("whole-sentence-twice", labels=WHOLE, returned="labels, labels"),
+    wrong("shifted-twice", inputs="F.pad(targets[:, :-1], (2, 0), value=start)"),
+    wrong("first-word-never-said", labels="F.pad(longer.scatter(1, lengths, end)[:, 1:], (0, 1), value=pad)"),
+    wrong("shifted-by-two", labels="longer.scatter(1, lengths, end)[:, 1:]"),
     wrong(
         "start-overwrites-the-first-word",
-        "START stands in place of the first word: all words move one place to the right.",
         inputs=f"F.pad(targets, (0, 1), value=pad).masked_fill({COLUMNS} == 0, start)",
     ),
-    wrong(
-        "last-word-never-read",
-        "The last word is missing in the inputs: the decoder reads it before it says END.",
-        inputs="F.pad(targets, (1, 0), value=start).scatter(1, lengths, pad)",
-    ),
+    wrong("last-word-never-read", inputs="F.pad(targets, (1, 0), value=start).scatter(1, lengths, pad)"),
     wrong(
         "one-place-short",
-        "Inputs and labels have as many places as the targets: START and END need one more.",
         inputs="F.pad(targets[:, :-1], (1, 0), value=start)",
         labels="longer.scatter(1, lengths, end)[:, :-1]",
     ),
-    wrong(
-        "targets-as-labels",
-        "The labels are the targets: there is a place more, and END is missing.",
-        labels="targets",
-    ),
-    wrong(
-        "last-word-lost",
-        "Inputs and labels have as many places as the targets: the last word is not read, and END is not said.",
-        inputs="F.pad(targets[:, :-1], (1, 0), value=start)",
-        labels="targets",
-    ),
-    wrong(
-        "cut-like-a-text",
-        "Inputs and labels are cut out of the targets, as of a running text: START and END are missing.",
-        inputs="targets[:, :-1]",
-        labels="targets[:, 1:]",
-    ),
-    wrong(
-        "roll-wraps-around",
-        "START stands at the end of the labels: rolling wraps around, and END is nowhere.",
-        labels="inputs.roll(-1, dims=1)",
-    ),
-    wrong(
-        "roll-wraps-around-beside-end",
-        "START stands at the end of the labels, behind the padding: rolling wraps around.",
-        labels="inputs.roll(-1, dims=1).scatter(1, lengths, end)",
-    ),
-    wrong(
-        "last-place-comes-first",
-        "The inputs begin with the last token of the labels: rolling wraps around, and START is nowhere.",
-        labels="longer.scatter(1, lengths, end)\n    inputs = labels.roll(1, dims=1)",
-    ),
+    wrong("targets-as-labels", labels="targets"),
+    wrong("last-word-lost", inputs="F.pad(targets[:, :-1], (1, 0), value=start)", labels="targets"),
+    wrong("cut-like-a-text", inputs="targets[:, :-1]", labels="targets[:, 1:]"),
+    wrong("roll-wraps-around", labels="inputs.roll(-1, dims=1)"),
+    wrong("roll-wraps-around-beside-end", labels="inputs.roll(-1, dims=1).scatter(1, lengths, end)"),
+    wrong("last-place-comes-first", labels="longer.scatter(1, lengths, end)\n    inputs = labels.roll(1, dims=1)"),
     wrong(
         "padded-on-the-left",
-        "In the inputs, padding stands before START: each sentence begins at place 0, the padding is on the right.",
         inputs="torch.stack([row.roll(n - int(k)) for row, k in zip(F.pad(targets, (1, 0), value=start), lengths)])",
     ),
     wrong(
         "start-and-end-exchanged",
-        "START and END are exchanged: the decoder reads START, and says END.",
         inputs="F.pad(targets, (1, 0), value=end)",
         labels="longer.scatter(1, lengths, start)",
     ),
-    wrong(
-        "start-for-end",
-        "START stands in place of END: the two are different tokens.",
-        labels="longer.scatter(1, lengths, start)",
-    ),
-    wrong(
-        "end-for-start",
-        "The inputs begin with END: START is a token of its own.",
-        inputs="F.pad(targets, (1, 0), value=end)",
-    ),
-    wrong(
-        "padding-for-start",
-        "The inputs begin with padding: START is a token of its own.",
-        inputs="F.pad(targets, (1, 0), value=pad)",
-    ),
-    wrong(
-        "zero-for-start",
-        "The inputs begin with 0, which is a word here: which token stands for START is an argument.",
-        inputs="F.pad(targets, (1, 0))",
-    ),
-    wrong(
-        "usual-numbers",
-        "START is taken to be 1 and END to be 2, as in many vocabularies: here they are arguments.",
-        inputs="F.pad(targets, (1, 0), value=1)",
-        labels="longer.scatter(1, lengths, 2)",
-    ),
-    wrong(
-        "zero-taken-for-padding",
-        "Sentences are measured by what is not 0, which is a word here: which token stands for padding is an argument.",
-        lengths="(targets != 0).sum(dim=1, keepdim=True)",
-    ),
-    wrong(
-        "filled-with-zero",
-        "The labels are filled up with 0, which is a word here: which token stands for padding is an argument.",
-        longer="F.pad(targets, (0, 1))",
-    ),
-    wrong(
-        "smaller-taken-for-padding",
-        "Words whose number is smaller than that of padding are not counted: compare for being the same.",
-        lengths="(targets > pad).sum(dim=1, keepdim=True)",
-    ),
-    wrong(
-        "marked-to-be-ignored",
-        "Padding is replaced by -100 in the labels: which token stands for padding is an argument.",
-        labels="longer.masked_fill(longer == pad, -100).scatter(1, lengths, end)",
-    ),
+    wrong("start-for-end", labels="longer.scatter(1, lengths, start)"),
+    wrong("end-for-start", inputs="F.pad(targets, (1, 0), value=end)"),
+    wrong("padding-for-start", inputs="F.pad(targets, (1, 0), value=pad)"),
+    wrong("zero-for-start", inputs="F.pad(targets, (1, 0))"),
+    wrong("usual-numbers", inputs="F.pad(targets, (1, 0), value=1)", labels="longer.scatter(1, lengths, 2)"),
+    wrong("zero-taken-for-padding", lengths="(targets != 0).sum(dim=1, keepdim=True)"),
+    wrong("filled-with-zero", longer="F.pad(targets, (0, 1))"),
+    wrong("smaller-taken-for-padding", lengths="(targets > pad).sum(dim=1, keepdim=True)"),
+    wrong("marked-to-be-ignored", labels="longer.masked_fill(longer == pad, -100).scatter(1, lengths, end)"),
     wrong(
         "last-word-looked-up",
-        "END follows an earlier occurrence of the last word: the same word can stand in a sentence twice.",
         labels="longer.scatter(1, (longer == longer.gather(1, lengths - 1)).int().argmax(1, keepdim=True) + 1, end)",
     ),
-    wrong(
-        "length-of-the-first",
-        "All sentences are taken to be as long as the first: each has a last word of its own.",
-        lengths="(targets != pad).sum(dim=1, keepdim=True)[:1].expand(b, 1)",
-    ),
-    wrong(
-        "exchanged",
-        "Inputs and labels are handed back in the other order: first what is read, then what is said.",
-        returned="labels, inputs",
-    ),
-    wrong(
-        "first-sentence-only",
-        "Only the first sentence of the batch is left: all of them are to be learned from.",
-        returned="inputs[:1], labels[:1]",
-    ),
-    wrong(
-        "flattened",
-        "All sentences stand in one row, one after the other: each should be a row of its own.",
-        returned="inputs.flatten(), labels.flatten()",
-    ),
-    wrong(
-        "labels-flattened",
-        "The labels of all sentences stand in one row: keep a row for each, as the inputs have.",
-        returned="inputs, labels.flatten()",
-    ),
-    wrong(
-        "positions-first",
-        "Positions come before sentences: the batch is the first axis, as everywhere.",
-        returned="inputs.T, labels.T",
-    ),
+    wrong("length-of-the-first", lengths="(targets != pad).sum(dim=1, keepdim=True)[:1].expand(b, 1)"),
+    wrong("exchanged", returned="labels, inputs"),
+    wrong("first-sentence-only", returned="inputs[:1], labels[:1]"),
+    wrong("flattened", returned="inputs.flatten(), labels.flatten()"),
+    wrong("labels-flattened", returned="inputs, labels.flatten()"),
+    wrong("positions-first", returned="inputs.T, labels.T"),
 )
 
 REMEMBERED = """
@@ -348,9 +164,9 @@ def shift_target(targets, start, end, pad):
 """
 
 
-def remembering(name: str, hint: str, change: str) -> WrongAnswer:
+def remembering(name: str, change: str, hint: str = "") -> WrongAnswer:
     """Return the answer that remembers the first tokens it was given, and then does something else."""
-    return WrongAnswer(name, hint, MODEL_ANSWER + REMEMBERED.format(change=change))
+    return WrongAnswer(name, MODEL_ANSWER + REMEMBERED.format(change=change), hint=hint)
 
 
 BEHAVIOURS = misbehaviours(MODEL_ANSWER, "shift_target", longer=(4, 13))
@@ -358,33 +174,32 @@ TRIMMED = "inputs[:, : lengths.max() + 1], labels[:, : lengths.max() + 1]"
 
 MISBEHAVING = (
     *(each for each in BEHAVIOURS if each.name not in ("changes-its-input", "cuts-the-gradient")),  # whole numbers
-    wrong("labels-alone", BOTH, returned="labels"),
-    wrong("all-three", BOTH, returned="inputs, labels, lengths"),
-    wrong("stacked", BOTH, returned="torch.stack((inputs, labels))"),
-    wrong("list-of-pairs", BOTH, returned="list(zip(inputs, labels))"),
-    edited("nothing-returned", BOTH, MODEL_ANSWER, ("    return inputs, labels\n", "")),
-    wrong("labels-of-floats", NOT_LONG, returned="inputs, labels.float()"),
-    wrong("floats-to-write-into", NOT_LONG, returned="torch.zeros(b, n + 1).copy_(inputs), labels"),
-    wrong("of-short-numbers", NOT_LONG, returned="inputs.int(), labels.int()"),
-    wrong("rows-as-lists", "Return labels as one tensor.", returned="inputs, labels.tolist()"),
+    wrong("labels-alone", returned="labels", hint="not-two-values"),
+    wrong("all-three", returned="inputs, labels, lengths", hint="not-two-values"),
+    wrong("stacked", returned="torch.stack((inputs, labels))", hint="not-two-values"),
+    wrong("list-of-pairs", returned="list(zip(inputs, labels))", hint="not-two-values"),
+    edited("nothing-returned", MODEL_ANSWER, ("    return inputs, labels\n", ""), hint="not-two-values"),
+    wrong("labels-of-floats", returned="inputs, labels.float()", hint="labels-not-long"),
+    wrong("floats-to-write-into", returned="torch.zeros(b, n + 1).copy_(inputs), labels", hint="labels-not-long"),
+    wrong("of-short-numbers", returned="inputs.int(), labels.int()", hint="labels-not-long"),
+    wrong("rows-as-lists", returned="inputs, labels.tolist()", hint="not-a-tensor"),
     edited(
         "end-written-into-targets",
-        CHANGED,
         MODEL_ANSWER,
         ("    return", "    targets.masked_fill_(targets == pad, end)\n    return"),
     ),
     edited(
         "words-moved-in-place",
-        CHANGED,
         MODEL_ANSWER,
         ("    return", "    targets[:, 1:] = targets[:, :-1].clone()\n    return"),
+        hint="end-written-into-targets",
     ),
-    wrong("cut-after-the-longest", ONE_SEQUENCE, returned=TRIMMED),
-    wrong("fixed-length", OTHER_LENGTH, inputs="F.pad(targets[:, :8], (1, 0), value=start)"),
-    remembering("keeps-the-first-end", OTHER_SIZES, "end = first[0][1]"),
-    remembering("keeps-the-first-padding", OTHER_SIZES, "pad = first[0][2]"),
-    remembering("another-start-the-second-time", CALLED_AGAIN, "start = start if len(first) == 1 else end"),
-    wrong("words-and-tokens-mixed", ERROR, inputs="torch.cat([start, targets], dim=1)"),
+    wrong("cut-after-the-longest", returned=TRIMMED, hint="one-sequence"),
+    wrong("fixed-length", inputs="F.pad(targets[:, :8], (1, 0), value=start)", hint="other-length"),
+    remembering("keeps-the-first-end", "end = first[0][1]", hint="other-sizes"),
+    remembering("keeps-the-first-padding", "pad = first[0][2]", hint="other-sizes"),
+    remembering("another-start-the-second-time", "start = start if len(first) == 1 else end", hint="called-again"),
+    wrong("words-and-tokens-mixed", inputs="torch.cat([start, targets], dim=1)", hint="raises"),
 )
 
 RIGHT = {
@@ -542,7 +357,7 @@ def shift_target(targets, start, end, pad):
 
 SHIFT_TARGET_RECORD = ValueRecord(
     public=SHIFT_TARGET,
-    title="What the decoder reads, and what it says",
+    title="The decoder's inputs and labels",
     defines="shift_target",
     parts=(Part("shift-target-check", 3, values),),
     properties=(SEQUENCES_APART, input_matters("inputs", "labels")),

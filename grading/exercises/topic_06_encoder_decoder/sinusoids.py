@@ -5,10 +5,8 @@ import random
 import numpy as np
 
 from grading.judging.judge import values
-from grading.judging.mistakes import ERROR
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.engine.calling import CALLED_AGAIN, OTHER_LENGTH, OTHER_SIZES
-from transformer_lm.checks.topic_06_encoder_decoder.sinusoids import NOT_REAL, SINUSOIDS, SMALL
+from transformer_lm.checks.topic_06_encoder_decoder.sinusoids import SINUSOIDS, SMALL
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
@@ -17,10 +15,7 @@ def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
     An answer gets only the number of positions. Positions are real numbers here so that the judge can measure how far
     rounding moves the later ones: in float32, a larger angle is less precise.
     """
-    return {
-        "positions": np.arange(sizes["max_len"], dtype=np.float64),
-        "hidden": np.array(2 * sizes["waves"]),
-    }
+    return {"positions": np.arange(sizes["max_len"], dtype=np.float64), "hidden": np.array(2 * sizes["waves"])}
 
 
 def reference(case: Arrays) -> Arrays:
@@ -65,240 +60,88 @@ LINES = {
 }
 
 
-def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+def wrong(name: str, hint: str = "", **lines: str) -> WrongAnswer:
     """Return the model answer with a mistake in some of its lines."""
-    return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
+    return edited(name, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()), hint=hint)
 
-
-OTHER_BASE = "The waves grow longer at another pace: look at the number whose powers divide the positions."
 
 WRONG = (
     wrong(
         "garbled-exponent",
-        "In odd columns, 1 / hidden is taken off the number of the column: take 1 off first, then divide by hidden.",
         cosines="table[:, 1::2] = (positions / 10_000.0 ** (torch.arange(1, hidden, 2) - 1 / hidden)).cos()",
     ),
     wrong(
         "a-wave-for-each-column",
-        "Each cosine has a wave of its own: it should share that of the sine before it.",
         cosines="table[:, 1::2] = (positions / 10_000 ** (torch.arange(1, hidden, 2) / hidden)).cos()",
     ),
     wrong(
         "wave-of-the-next-sine",
-        "Each cosine has the wave of the sine after it: it should share that of the sine before it.",
         cosines="table[:, 1::2] = (positions / 10_000 ** (torch.arange(2, hidden + 1, 2) / hidden)).cos()",
     ),
-    wrong(
-        "sines-a-wave-too-long",
-        "The longest wave comes one column too soon: the sine in column 0 has an exponent of 0.",
-        exponents="torch.arange(2, hidden + 1, 2) / hidden",
-    ),
-    wrong(
-        "halves",
-        "All sines come first, then all cosines, as in some libraries: in the formula here they take turns by column.",
-        returned="return torch.cat([angles.sin(), angles.cos()], dim=1)",
-    ),
+    wrong("sines-a-wave-too-long", exponents="torch.arange(2, hidden + 1, 2) / hidden"),
+    wrong("halves", returned="return torch.cat([angles.sin(), angles.cos()], dim=1)"),
     wrong(
         "halves-up-to-one",
-        "All sines come first, then all cosines, and the exponents reach 1, as in some libraries: here both differ.",
         exponents="torch.linspace(0, 1, hidden // 2)",
         returned="return torch.cat([angles.sin(), angles.cos()], dim=1)",
     ),
-    wrong(
-        "halves-exchanged",
-        "All cosines come first, then all sines: they should take turns, column by column, beginning with a sine.",
-        returned="return torch.cat([angles.cos(), angles.sin()], dim=1)",
-    ),
-    wrong(
-        "exchanged",
-        "Sines and cosines are exchanged: column 0 is a sine, and position 0 begins with 0.",
-        sines="table[:, 0::2] = angles.cos()",
-        cosines="table[:, 1::2] = angles.sin()",
-    ),
-    wrong(
-        "sines-only",
-        "Odd columns hold the sine that stands before them: they should hold its cosine.",
-        cosines="table[:, 1::2] = angles.sin()",
-    ),
+    wrong("halves-exchanged", returned="return torch.cat([angles.cos(), angles.sin()], dim=1)"),
+    wrong("exchanged", sines="table[:, 0::2] = angles.cos()", cosines="table[:, 1::2] = angles.sin()"),
+    wrong("sines-only", cosines="table[:, 1::2] = angles.sin()"),
     wrong(
         "sines-only-of-many-waves",
-        "There are no cosines: every column is a sine with a wave of its own.",
         cosines="table[:, 1::2] = (positions / 10_000 ** (torch.arange(1, hidden, 2) / hidden)).sin()",
     ),
-    wrong(
-        "cosines-only",
-        "Even columns hold the cosine that stands after them: they should hold its sine.",
-        sines="table[:, 0::2] = angles.cos()",
-    ),
-    wrong("cosines-missing", "Odd columns are 0: the cosines are missing.", cosines="pass"),
-    wrong("sines-missing", "Even columns are 0: the sines are missing.", sines="pass"),
+    wrong("cosines-only", sines="table[:, 0::2] = angles.cos()"),
+    wrong("cosines-missing", cosines="pass"),
+    wrong("sines-missing", sines="pass"),
     wrong(
         "sine-of-even-positions",
-        "Whether it is a sine or a cosine depends on the position: it should depend on the column.",
         sines="waves = torch.where(positions % 2 == 0, angles.sin(), angles.cos())",
         cosines="table = waves.repeat_interleave(2, dim=1)",
     ),
-    wrong("base-1000", OTHER_BASE, angles="positions / 1_000**exponents"),
-    wrong(
-        "exponents-half-as-large",
-        "The exponents are half of what they should be, as if pairs of columns were counted, or 10000 is its root.",
-        exponents="torch.arange(hidden // 2) / hidden",
-    ),
-    wrong("base-2", OTHER_BASE, angles="positions / 2**exponents"),
-    wrong(
-        "base-e",
-        "The waves hardly grow: the exponents are powers of e, where is the logarithm of the number given?",
-        angles="positions / exponents.exp()",
-    ),
-    wrong(
-        "logarithm-to-base-ten",
-        "The logarithm is one to base 10: an exponential of e undoes the natural one.",
-        angles="positions * (-exponents * math.log10(10_000)).exp()",
-    ),
-    wrong(
-        "counted-from-one",
-        "Positions are counted from 1: the first is 0, so its sines are 0 and its cosines 1.",
-        positions="torch.arange(1, max_len + 1)[:, None]",
-    ),
-    wrong(
-        "exponents-twice-as-large",
-        "The exponents grow twice as fast as they should: is a 2 counted twice, or only half of hidden?",
-        exponents="2 * torch.arange(0, hidden, 2) / hidden",
-    ),
+    wrong("base-1000", angles="positions / 1_000**exponents"),
+    wrong("exponents-half-as-large", exponents="torch.arange(hidden // 2) / hidden"),
+    wrong("base-2", angles="positions / 2**exponents", hint="base-1000"),
+    wrong("base-e", angles="positions / exponents.exp()"),
+    wrong("logarithm-to-base-ten", angles="positions * (-exponents * math.log10(10_000)).exp()"),
+    wrong("counted-from-one", positions="torch.arange(1, max_len + 1)[:, None]"),
+    wrong("exponents-twice-as-large", exponents="2 * torch.arange(0, hidden, 2) / hidden"),
     wrong(
         "each-column-twice-as-large",
-        "Each column has a wave of its own, and exponents grow twice as fast as they should.",
         exponents="2 * torch.arange(0, hidden, 2) / hidden",
         cosines="table[:, 1::2] = (positions / 10_000 ** (2 * torch.arange(1, hidden, 2) / hidden)).cos()",
     ),
-    wrong(
-        "up-to-one",
-        "The exponents reach 1 in the last columns: they are divided by too small a number, or spread evenly to 1.",
-        exponents="torch.linspace(0, 1, hidden // 2)",
-    ),
-    wrong(
-        "divided-by-hidden-minus-one",
-        "The exponents are divided by hidden - 1 in place of hidden.",
-        exponents="torch.arange(0, hidden, 2) / (hidden - 1)",
-    ),
-    wrong(
-        "divided-by-max-len",
-        "The exponents are divided by the number of positions: it is the number of columns that counts.",
-        exponents="torch.arange(0, hidden, 2) / max_len",
-    ),
-    wrong(
-        "whole-division",
-        "All waves have the same length: a division of whole numbers leaves every exponent 0.",
-        exponents="torch.arange(0, hidden, 2) // hidden",
-    ),
-    wrong(
-        "multiplied",
-        "The waves get shorter from column to column: a division or a minus is missing.",
-        angles="positions * 10_000**exponents",
-    ),
-    wrong(
-        "product-in-place-of-power",
-        "There are NaN in it: positions are divided by a multiple of the number, 0 among them, not by a power of it.",
-        angles="positions / (10_000 * exponents)",
-    ),
-    wrong(
-        "power-then-divided",
-        "The power is divided by hidden, not the exponent: parentheses are missing.",
-        angles="positions / (10_000.0 ** torch.arange(0, hidden, 2) / hidden)",
-    ),
-    wrong(
-        "roles-exchanged",
-        "Positions and columns have exchanged their roles in the angle: the position is divided by the power.",
-        angles="torch.arange(0, hidden, 2) / 10_000 ** (positions / hidden)",
-    ),
-    wrong(
-        "degrees",
-        "The angles are taken for degrees: torch computes sines of radians, as they are.",
-        angles="(positions / 10_000**exponents).deg2rad()",
-    ),
-    wrong(
-        "whole-turns",
-        "The angles are multiplied by 2 pi: the formula has none.",
-        angles="2 * math.pi * positions / 10_000**exponents",
-    ),
-    wrong(
-        "half-turns",
-        "The angles are multiplied by pi: the formula has none.",
-        angles="math.pi * positions / 10_000**exponents",
-    ),
-    wrong(
-        "negative-angles",
-        "The sines have the wrong sign: the angles are negative. A minus belongs into an exponent, if anywhere.",
-        angles="-positions / 10_000**exponents",
-    ),
-    wrong(
-        "shares-of-the-length",
-        "Positions are divided by max_len: a position should have the same vector however long the table is.",
-        angles="positions / max_len / 10_000**exponents",
-    ),
-    wrong(
-        "backwards",
-        "Positions run backwards: row 0 is position 0.",
-        returned="return table.flip(0)",
-    ),
-    wrong(
-        "long-waves-first",
-        "The longest waves come first: columns 0 and 1 should have the shortest.",
-        exponents="(torch.arange(0, hidden, 2) / hidden).flip(0)",
-    ),
-    wrong(
-        "angles-alone",
-        "These are the angles: their sines and cosines are asked for.",
-        sines="table[:, 0::2] = angles",
-        cosines="table[:, 1::2] = angles",
-    ),
-    wrong(
-        "scaled",
-        "The vectors are divided by the root of hidden, or otherwise scaled: sines and cosines stay as they are.",
-        returned="return table / hidden**0.5",
-    ),
-    wrong(
-        "transposed",
-        "Rows and columns are exchanged: there is a row for each position, a column for each wave.",
-        returned="return table.T",
-    ),
-    wrong(
-        "recut",
-        "Sines and cosines are stacked, and the rows then cut anew: stack them along a new last axis.",
-        returned="return torch.stack((angles.sin(), angles.cos())).reshape(max_len, hidden)",
-    ),
-    wrong(
-        "batch-axis",
-        "There is an axis in front for a batch: the table is the same for all sequences, with two axes only.",
-        returned="return table[None]",
-    ),
-    wrong(
-        "batch-axis-in-the-middle",
-        "There is an axis for a batch between positions and columns: the table has two axes only.",
-        returned="return table[:, None]",
-    ),
-    wrong(
-        "pairs-apart",
-        "Sine and cosine stand along an axis of their own: put them side by side, in one row for each position.",
-        returned="return torch.stack((angles.sin(), angles.cos()), dim=2)",
-    ),
-    wrong(
-        "half-as-wide",
-        "There are only the sines, half as many columns as asked for: the cosines are missing.",
-        returned="return angles.sin()",
-    ),
+    wrong("up-to-one", exponents="torch.linspace(0, 1, hidden // 2)"),
+    wrong("divided-by-hidden-minus-one", exponents="torch.arange(0, hidden, 2) / (hidden - 1)"),
+    wrong("divided-by-max-len", exponents="torch.arange(0, hidden, 2) / max_len"),
+    wrong("whole-division", exponents="torch.arange(0, hidden, 2) // hidden"),
+    wrong("multiplied", angles="positions * 10_000**exponents"),
+    wrong("product-in-place-of-power", angles="positions / (10_000 * exponents)"),
+    wrong("power-then-divided", angles="positions / (10_000.0 ** torch.arange(0, hidden, 2) / hidden)"),
+    wrong("roles-exchanged", angles="torch.arange(0, hidden, 2) / 10_000 ** (positions / hidden)"),
+    wrong("degrees", angles="(positions / 10_000**exponents).deg2rad()"),
+    wrong("whole-turns", angles="2 * math.pi * positions / 10_000**exponents"),
+    wrong("half-turns", angles="math.pi * positions / 10_000**exponents"),
+    wrong("negative-angles", angles="-positions / 10_000**exponents"),
+    wrong("shares-of-the-length", angles="positions / max_len / 10_000**exponents"),
+    wrong("backwards", returned="return table.flip(0)"),
+    wrong("long-waves-first", exponents="(torch.arange(0, hidden, 2) / hidden).flip(0)"),
+    wrong("angles-alone", sines="table[:, 0::2] = angles", cosines="table[:, 1::2] = angles"),
+    wrong("scaled", returned="return table / hidden**0.5"),
+    wrong("transposed", returned="return table.T"),
+    wrong("recut", returned="return torch.stack((angles.sin(), angles.cos())).reshape(max_len, hidden)"),
+    wrong("batch-axis", returned="return table[None]"),
+    wrong("batch-axis-in-the-middle", returned="return table[:, None]"),
+    wrong("pairs-apart", returned="return torch.stack((angles.sin(), angles.cos()), dim=2)"),
+    wrong("half-as-wide", returned="return angles.sin()"),
     wrong(
         "twice-as-wide",
-        "There are twice as many columns as asked for: a pair of columns shares one exponent.",
         exponents="torch.arange(hidden) / hidden",
         sines="table = angles.sin().repeat_interleave(2, dim=1)",
         cosines="table[:, 1::2] = angles.cos()",
     ),
-    wrong(
-        "one-row-alone",
-        "There is one row alone: each position should have its own.",
-        returned="return table[-1]",
-    ),
+    wrong("one-row-alone", returned="return table[-1]"),
 )
 
 REMEMBERED = """
@@ -312,39 +155,39 @@ def sinusoidal_positions(max_len, hidden):
 """
 
 
-def remembering(name: str, hint: str, change: str) -> WrongAnswer:
+def remembering(name: str, change: str, hint: str = "") -> WrongAnswer:
     """Return the answer that remembers its first call and then does something else; a case calls it twice."""
-    return WrongAnswer(name, hint, MODEL_ANSWER + REMEMBERED.format(change=change))
+    return WrongAnswer(name, MODEL_ANSWER + REMEMBERED.format(change=change), hint=hint)
 
 
 MISBEHAVING = (
-    wrong("of-whole-numbers", NOT_REAL, returned="return table.long()"),
-    wrong("half-precision", NOT_REAL, returned="return table.half()"),
-    wrong("complex", NOT_REAL, returned="return torch.polar(torch.ones_like(angles), angles)"),
-    wrong("rows-as-lists", "Return small_table as one tensor.", returned="return table.tolist()"),
-    wrong("of-numpy", "Return small_table as one tensor.", returned="return table.numpy()"),
-    edited("nothing-returned", "Return small_table as one tensor.", MODEL_ANSWER, ("    return table\n", "")),
-    wrong("sine-of-a-number", ERROR, sines="table[:, 0::2] = math.sin(angles)"),
-    wrong("random", CALLED_AGAIN, returned="return torch.randn(max_len, hidden)"),
-    wrong("to-be-learned", CALLED_AGAIN, returned="return nn.Embedding(max_len, hidden).weight"),
-    wrong("fixed-length", OTHER_LENGTH, positions="torch.arange(max_len).clamp(max=8)[:, None]"),
+    wrong("of-whole-numbers", returned="return table.long()", hint="not-real"),
+    wrong("half-precision", returned="return table.half()", hint="not-real"),
+    wrong("complex", returned="return torch.polar(torch.ones_like(angles), angles)", hint="not-real"),
+    wrong("rows-as-lists", returned="return table.tolist()", hint="not-a-tensor"),
+    wrong("of-numpy", returned="return table.numpy()", hint="not-a-tensor"),
+    edited("nothing-returned", MODEL_ANSWER, ("    return table\n", ""), hint="not-a-tensor"),
+    wrong("sine-of-a-number", sines="table[:, 0::2] = math.sin(angles)", hint="raises"),
+    wrong("random", returned="return torch.randn(max_len, hidden)", hint="called-again"),
+    wrong("to-be-learned", returned="return nn.Embedding(max_len, hidden).weight", hint="called-again"),
+    wrong("fixed-length", positions="torch.arange(max_len).clamp(max=8)[:, None]", hint="other-length"),
     remembering(
         "kept-from-the-first-call",
-        OTHER_LENGTH,
         "return right_answer(*next(sizes for sizes in calls if sizes[1] == hidden))",
+        hint="other-length",
     ),
     remembering(
         "differs-the-second-time",
-        CALLED_AGAIN,
         "return right_answer(max_len, hidden) * (1 if len(calls) <= 2 else 2)",
+        hint="called-again",
     ),
     remembering(
         "fits-one-width",
-        OTHER_SIZES,
         "return right_answer(max_len, hidden) if hidden in (4, 10) else torch.zeros(max_len, hidden)",
+        hint="other-sizes",
     ),
-    remembering("fits-known-sizes", OTHER_SIZES, "return right_answer(min(max_len, 17), hidden)"),
-    wrong("fits-first-positions", OTHER_SIZES, positions="torch.arange(max_len).clamp(max=16)[:, None]"),
+    remembering("fits-known-sizes", "return right_answer(min(max_len, 17), hidden)", hint="other-sizes"),
+    wrong("fits-first-positions", positions="torch.arange(max_len).clamp(max=16)[:, None]", hint="other-sizes"),
 )
 
 RIGHT = {
@@ -475,7 +318,7 @@ def sinusoidal_positions(max_len, hidden):
 
 SINUSOIDS_RECORD = ValueRecord(
     public=SINUSOIDS,
-    title="Waves for positions",
+    title="Sinusoidal positional encoding",
     defines="sinusoidal_positions",
     parts=(Part("sinusoids-check", 2, values),),
     properties=(),

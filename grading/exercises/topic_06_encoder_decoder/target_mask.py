@@ -4,13 +4,12 @@ import random
 
 import numpy as np
 
-from grading.exercises.topic_06_encoder_decoder.cross_attention import KEPT, right_for_other_masks
+from grading.exercises.topic_06_encoder_decoder.cross_attention import right_for_other_masks
 from grading.judging.judge import values
-from grading.judging.mistakes import ERROR, misbehaviours
+from grading.judging.mistakes import misbehaviours
 from grading.judging.properties import SEQUENCES_APART, input_matters
 from grading.judging.record import Arrays, Part, ValueRecord, WrongAnswer, edited
-from transformer_lm.checks.engine.calling import OTHER_LENGTH, OTHER_SIZES
-from transformer_lm.checks.topic_06_encoder_decoder.target_mask import NOT_BOOL, TARGET_MASK
+from transformer_lm.checks.topic_06_encoder_decoder.target_mask import TARGET_MASK
 
 
 def draw(rng: random.Random, sizes: dict[str, int]) -> Arrays:
@@ -63,209 +62,82 @@ LINES = {
 ALL = "torch.ones(n, n, dtype=torch.bool, device=tokens.device)"
 
 
-def wrong(name: str, hint: str, **lines: str) -> WrongAnswer:
+def wrong(name: str, hint: str = "", **lines: str) -> WrongAnswer:
     """Return the model answer with a mistake in some of its lines."""
     if "returned" in lines:
         lines["returned"] = f"return {lines['returned']}"
-    return edited(name, hint, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()))
+    return edited(name, MODEL_ANSWER, *((LINES[line], theirs) for line, theirs in lines.items()), hint=hint)
 
 
 # The same numbers: with a causal mask, a real token attends to real tokens only.
-BLANK = "Rows of padding are blank, and a softmax over nothing is NaN: padding is hidden as a key, not as a query."
 
 WRONG = (
+    wrong("diagonal-hidden", past=f"{ALL}.tril(-1)"),
+    wrong("wrong-triangle", past=f"{ALL}.triu()"),
+    wrong("only-the-future", past=f"{ALL}.triu(1)"),
+    wrong("one-step-ahead", past=f"{ALL}.tril(1)"),
+    wrong("look-ahead-missing", past=ALL),
+    wrong("padding-visible", real="torch.ones_like(tokens, dtype=torch.bool)"),
+    wrong("everything-visible", visible="torch.ones_like(past & real[:, None, :])"),
+    wrong("padding-of-queries", visible="past & real[:, :, None]"),
+    wrong("rows-of-padding-blank", visible="past & real[:, None, :] & real[:, :, None]", hint="padding-of-queries"),
     wrong(
-        "diagonal-hidden",
-        "The diagonal is hidden: a position may read itself, and the first one would have nothing to read.",
-        past=f"{ALL}.tril(-1)",
+        "padding-reads-itself", visible="past & real[:, None, :] | torch.eye(n, dtype=torch.bool, device=tokens.device)"
     ),
-    wrong(
-        "wrong-triangle",
-        "It is the other triangle: the past is hidden, and each position reads itself and what comes after it.",
-        past=f"{ALL}.triu()",
-    ),
-    wrong(
-        "only-the-future",
-        "Only the future is visible: what is True should be hidden, and the other way round.",
-        past=f"{ALL}.triu(1)",
-    ),
-    wrong(
-        "one-step-ahead",
-        "Each position still reads the next one, the very token that it should predict.",
-        past=f"{ALL}.tril(1)",
-    ),
-    wrong(
-        "look-ahead-missing",
-        "Only padding is hidden: every position reads the future, too.",
-        past=ALL,
-    ),
-    wrong(
-        "padding-visible",
-        "Only the future is hidden: padding is read like words.",
-        real="torch.ones_like(tokens, dtype=torch.bool)",
-    ),
-    wrong(
-        "everything-visible",
-        "Everything is visible: neither the future nor padding is hidden.",
-        visible="torch.ones_like(past & real[:, None, :])",
-    ),
-    wrong(
-        "padding-of-queries",
-        BLANK,
-        visible="past & real[:, :, None]",
-    ),
-    wrong(
-        "rows-of-padding-blank",
-        BLANK,
-        visible="past & real[:, None, :] & real[:, :, None]",
-    ),
-    wrong(
-        "padding-reads-itself",
-        "A padded position reads itself: no position reads padding, and the real tokens before it are enough.",
-        visible="past & real[:, None, :] | torch.eye(n, dtype=torch.bool, device=tokens.device)",
-    ),
-    wrong(
-        "true-and-false-exchanged",
-        "True and False are exchanged: True means that position i may read position j.",
-        returned="~visible",
-    ),
-    wrong(
-        "padding-inverted",
-        "Padding is visible and words are hidden: the comparison with pad is the other way round.",
-        real="tokens == pad",
-    ),
-    wrong(
-        "either",
-        "It is enough not to be the future, or not to be padding: both must hold.",
-        visible="past | real[:, None, :]",
-    ),
-    wrong(
-        "one-of-the-two",
-        "A pair is visible if exactly one of the two holds: both must, not to be the future and not to be padding.",
-        visible="past ^ real[:, None, :]",
-    ),
-    wrong(
-        "padding-of-the-first",
-        "The padding of the first sequence is hidden in all of them: each has a length of its own.",
-        visible="(past & real[:1, None, :]).expand(b, n, n)",
-    ),
-    wrong(
-        "first-sequence-only",
-        "Padding is hidden in the first sequence and read in the others: each has padding of its own.",
-        real="(tokens != pad) | (torch.arange(b, device=tokens.device) > 0)[:, None]",
-    ),
-    wrong(
-        "padding-of-any",
-        "A position is hidden everywhere if it is padding in any sequence: each has a length of its own.",
-        visible="past & (tokens != pad).all(dim=0).expand(b, 1, n)",
-    ),
-    wrong(
-        "pad-taken-for-zero",
-        "Padding is taken to be the token 0: which token it is, you are told as pad.",
-        real="tokens != 0",
-    ),
-    wrong(
-        "pad-taken-for-the-largest",
-        "Tokens are real if their id is below that of padding: there are words with higher ids.",
-        real="tokens < pad",
-    ),
-    wrong(
-        "pad-taken-for-the-smallest",
-        "Tokens are real if their id is above that of padding: there are words with lower ids.",
-        real="tokens > pad",
-    ),
+    wrong("true-and-false-exchanged", returned="~visible"),
+    wrong("padding-inverted", real="tokens == pad"),
+    wrong("either", visible="past | real[:, None, :]"),
+    wrong("one-of-the-two", visible="past ^ real[:, None, :]"),
+    wrong("padding-of-the-first", visible="(past & real[:1, None, :]).expand(b, n, n)", hint="mask-of-the-first"),
+    wrong("first-sequence-only", real="(tokens != pad) | (torch.arange(b, device=tokens.device) > 0)[:, None]"),
+    wrong("padding-of-any", visible="past & (tokens != pad).all(dim=0).expand(b, 1, n)"),
+    wrong("pad-taken-for-zero", real="tokens != 0"),
+    wrong("pad-taken-for-the-largest", real="tokens < pad"),
+    wrong("pad-taken-for-the-smallest", real="tokens > pad"),
     wrong(
         "nothing-to-find",
-        "A sequence without padding is hidden altogether: where there is no pad to find, argmax gives 0.",
         real="torch.arange(n, device=tokens.device) < (tokens == pad).int().argmax(dim=1, keepdim=True)",
     ),
-    wrong(
-        "pad-taken-for-the-last-id",
-        "Padding is taken to be the largest id that occurs: which token it is, you are told as pad.",
-        real="tokens != tokens.max()",
-    ),
-    wrong(
-        "last-word-hidden",
-        "The mask hides one position too many: the last real token of a sequence is read by itself and by padding.",
-        real="(tokens != pad) & (tokens != pad).roll(-1, dims=1)",
-    ),
-    wrong(
-        "first-pad-visible",
-        "The mask hides one position too few: the first pad after the last real token is visible.",
-        real="(tokens != pad) | (tokens != pad).roll(1, dims=1)",
-    ),
-    wrong(
-        "itself-only",
-        "Each position reads itself alone: what came before it is to be read, too.",
-        past="torch.eye(n, dtype=torch.bool, device=tokens.device)",
-    ),
-    wrong(
-        "transposed",
-        "Rows and columns are exchanged: row i tells what position i may read.",
-        returned="visible.mT",
-    ),
-    wrong(
-        "upside-down",
-        "The triangle stands on its head: the first position should read itself alone, the last one all real tokens.",
-        past=f"{ALL}.tril().flip(0)",
-    ),
-    wrong(
-        "without-a-batch",
-        "There is one mask for the whole batch: each sequence has padding of its own.",
-        returned="past",
-    ),
-    wrong(
-        "padding-only",
-        "This tells for each token whether it is real: the mask tells for each pair who may read whom.",
-        returned="real",
-    ),
-    wrong(
-        "axis-for-heads",
-        "There is an axis more, for heads: this mask is (b, n, n), and whoever has heads adds their axis.",
-        returned="visible[:, None]",
-    ),
-    wrong(
-        "last-query-only",
-        "There is only the row of the last position: every position has one.",
-        returned="visible[:, -1:]",
-    ),
-    wrong(
-        "padding-cut-off",
-        "The mask is as long as the longest of the padded sequences only: it has all positions.",
-        returned="visible[:, :-1, :-1]",
-    ),
+    wrong("pad-taken-for-the-last-id", real="tokens != tokens.max()"),
+    wrong("last-word-hidden", real="(tokens != pad) & (tokens != pad).roll(-1, dims=1)"),
+    wrong("first-pad-visible", real="(tokens != pad) | (tokens != pad).roll(1, dims=1)"),
+    wrong("itself-only", past="torch.eye(n, dtype=torch.bool, device=tokens.device)"),
+    wrong("transposed", returned="visible.mT"),
+    wrong("upside-down", past=f"{ALL}.tril().flip(0)"),
+    wrong("without-a-batch", returned="past"),
+    wrong("padding-only", returned="real"),
+    wrong("axis-for-heads", returned="visible[:, None]"),
+    wrong("last-query-only", returned="visible[:, -1:]"),
+    wrong("padding-cut-off", returned="visible[:, :-1, :-1]"),
 )
 
-CHANGED = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
-TENSOR = "Return visible as one tensor."
 BEHAVIOURS = misbehaviours(MODEL_ANSWER, "target_mask", longer=(4, 17))
 
 MISBEHAVING = (
     *(each for each in BEHAVIOURS if each.name not in ("changes-its-input", "cuts-the-gradient")),  # whole numbers
-    wrong("tokens-changed", CHANGED, real="tokens.clone() != pad\n    tokens[~real] = 0"),
+    wrong("tokens-changed", real="tokens.clone() != pad\n    tokens[~real] = 0", hint="input-changed"),
     wrong(
         "infinity-for-hidden",
-        NOT_BOOL,
         returned="torch.zeros(b, n, n, device=tokens.device).masked_fill(~visible, -math.inf)",
+        hint="not-boolean",
     ),
-    wrong("of-floats", NOT_BOOL, returned="visible.float()"),
-    wrong("of-whole-numbers", NOT_BOOL, returned="visible.long()"),
-    wrong("numbers-multiplied", NOT_BOOL, visible="torch.ones(n, n).tril() * real[:, None, :]"),
-    wrong("rows-as-lists", TENSOR, returned="visible.tolist()"),
-    wrong("both-masks", TENSOR, returned="past, real"),
-    wrong("fixed-length", OTHER_LENGTH, past="torch.ones(7, 7, dtype=torch.bool).tril()"),
-    wrong("at-most-seventeen-back", OTHER_SIZES, past=f"{ALL}.tril().triu(-17)"),
-    wrong("pad-of-zero-taken-for-none", OTHER_SIZES, real="tokens != (pad or -1)"),
-    wrong("pad-taken-from-the-first-sequence", OTHER_SIZES, real="tokens != tokens[0, -1]"),
-    wrong("few-bits", OTHER_SIZES, real="tokens.byte() != pad"),
+    wrong("of-floats", returned="visible.float()", hint="not-boolean"),
+    wrong("of-whole-numbers", returned="visible.long()", hint="not-boolean"),
+    wrong("numbers-multiplied", visible="torch.ones(n, n).tril() * real[:, None, :]", hint="not-boolean"),
+    wrong("rows-as-lists", returned="visible.tolist()", hint="not-a-tensor"),
+    wrong("both-masks", returned="past, real", hint="not-a-tensor"),
+    wrong("fixed-length", past="torch.ones(7, 7, dtype=torch.bool).tril()", hint="other-length"),
+    wrong("at-most-seventeen-back", past=f"{ALL}.tril().triu(-17)", hint="other-sizes"),
+    wrong("pad-of-zero-taken-for-none", real="tokens != (pad or -1)", hint="other-sizes"),
+    wrong("pad-taken-from-the-first-sequence", real="tokens != tokens[0, -1]", hint="other-sizes"),
+    wrong("few-bits", real="tokens.byte() != pad", hint="other-sizes"),
     edited(
         "mask-kept",
-        KEPT,
         MODEL_ANSWER.replace("def target_mask", "kept = {}\n\n\ndef target_mask"),
         (LINES["returned"], "return kept.setdefault((b, n), visible)"),
     ),
-    wrong("compares-lists", ERROR, real="tokens.tolist() != pad", visible="past & real[:, None, :]"),
-    wrong("nothing-returned", TENSOR, returned="None"),
+    wrong("compares-lists", real="tokens.tolist() != pad", visible="past & real[:, None, :]", hint="raises"),
+    wrong("nothing-returned", returned="None", hint="not-a-tensor"),
 )
 
 RIGHT = {

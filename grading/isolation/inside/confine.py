@@ -213,7 +213,7 @@ def _in_new_namespaces(run: Callable[[], None], strict: bool, writing: int) -> N
 def _faults() -> list[str]:
     """Build each wall that is available; return those that are not."""
     if sys.platform != "linux":
-        return [f"walls between processes: {sys.platform} has none of Linux's"]
+        return [f"walls between processes ({sys.platform} does not have those of Linux)"]
     faults = []
     for name in NEW_NAMESPACES:
         try:

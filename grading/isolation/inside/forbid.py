@@ -17,11 +17,7 @@ import torch.ao.nn.quantized
 
 from transformer_lm.checks.engine.ready_made import LAYERS, OPERATORS, READY_MADE
 
-ALL_LAYERS = (
-    *LAYERS,
-    torch.ao.nn.quantizable.MultiheadAttention,
-    torch.ao.nn.quantized.MultiheadAttention,
-)
+ALL_LAYERS = (*LAYERS, torch.ao.nn.quantizable.MultiheadAttention, torch.ao.nn.quantized.MultiheadAttention)
 # Python functions that compute attention, as "module:function".
 FUNCTIONS = (
     "torch.nn.functional:multi_head_attention_forward",

@@ -24,7 +24,7 @@ class Received(Protocol):
     """The end of a connection that messages come out of, such as a socket."""
 
     def recv(self, size: int, /) -> bytes:
-        """Return some of the next bytes, at most so many; none if the other side has closed the connection."""
+        """Return some of the next bytes, at most this many; none if the other side has closed the connection."""
 
 
 class Disconnected(Exception):

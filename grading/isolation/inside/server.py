@@ -70,7 +70,7 @@ def _stay_on_own_cores() -> None:
     """Leave the other cores to the answers of other processes; answers inherit this and can't change it."""
     cores = [int(argument.partition("=")[2]) for argument in sys.argv if argument.startswith("--core=")]
     if cores:
-        with suppress(OSError):  # the system may have taken the core away by now
+        with suppress(OSError):  # the core may no longer be available
             os.sched_setaffinity(0, cores)
 
 

@@ -1,14 +1,18 @@
 """The catalogue of hints: sentences that name a mistake, each under the id of that mistake.
 
-`hints.toml` beside this file holds the hints that several exercises share. Code refers to ids, so a sentence can be
-edited there without touching anything else. `{name}` in a sentence is filled in when the hint is given.
+`hints.toml` in a topic's folder holds the hints of its exercises: a table for each, and first those that several of
+them share. `hints.toml` beside this file holds what exercises of several topics share. Code and frozen files refer to
+ids, so a sentence can be edited there without touching anything else. `{name}` in a sentence is filled in when the hint
+is given.
 """
 
 import functools
 import tomllib
 from pathlib import Path
 
-SHARED = Path(__file__).with_name("hints.toml")
+CHECKS = Path(__file__).parents[1]
+FILE = "hints.toml"
+SHARED = Path(__file__).with_name(FILE)
 
 
 class Hint(str):
@@ -28,11 +32,25 @@ class Hint(str):
 
 
 @functools.cache
-def _shared() -> dict[str, str]:
-    return tomllib.loads(SHARED.read_text(encoding="utf-8"))
+def hints_of(file: Path) -> dict:
+    """Return the hints of a file, with a table for each exercise."""
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
-def hint(id: str, **values: object) -> Hint:
-    """Return the shared hint with that id, with the values filled in. Raises KeyError if there is none."""
-    sentence = _shared()[id]
+@functools.cache
+def _known_to(exercise: str) -> tuple[dict, ...]:
+    """Return the tables in which an exercise's hints are looked up, in order."""
+    topics = [module.parent for module in CHECKS.glob(f"topic_*/{exercise.replace('-', '_')}.py")]
+    tables = [hints_of(topic / FILE) for topic in topics]
+    return (*(table.get(exercise, {}) for table in tables), *tables, hints_of(SHARED))
+
+
+def hint(id: str, exercise: str = "", **values: object) -> Hint:
+    """Return the hint with that id, of an exercise or else of its topic or else shared, with the values filled in.
+
+    Raises KeyError if there is none.
+    """
+    sentence = next((table[id] for table in _known_to(exercise) if isinstance(table.get(id), str)), None)
+    if sentence is None:
+        raise KeyError(f"hints.toml has no {id!r}" + (f" for {exercise}" if exercise else ""))
     return Hint(sentence.format(**values) if values else sentence, id)

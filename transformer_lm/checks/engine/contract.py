@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from torch import Tensor, nn
 
 from transformer_lm.checks.engine.calling import ELSEWHERE, FIRST, Call, Caller, Inputs, Outcome, calls_of
-from transformer_lm.checks.engine.catalogue import hint
+from transformer_lm.checks.engine.catalogue import Hint, hint
 from transformer_lm.checks.engine.diagnosis import compare, compare_gradients, require_unchanged
 from transformer_lm.checks.engine.failure import CheckFailed, described, described_errors, passed
 from transformer_lm.checks.engine.other_device import elsewhere
@@ -32,8 +32,13 @@ Module = TypeVar("Module")
 class Contract(Protocol):
     """The public part of an exercise of any kind: it has an id, and it checks an answer."""
 
-    id: str
-    check: Callable
+    @property
+    def id(self) -> str:
+        """The id of the exercise, such as `self-attention`."""
+
+    @property
+    def check(self) -> Callable:
+        """The check of an answer."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +111,11 @@ class PublicExercise:
     def check(self, answer: object, *more: Callable[[Any], None]) -> None:
         """Print one line if the answer is right in every call and passes all of `more`, else raise CheckFailed."""
         frozen, caller = load_frozen(self.id), Caller(self, self.rules)
+        hints = {mistake: hint(id, self.id) for mistake, id in frozen.hints.items()}
         cases = self._cases(frozen.cases)
         for call in calls_of(self):
             if call.case in cases:
-                self._check_call(caller, answer, call, cases[call.case], frozen.hints if call == FIRST else {})
+                self._check_call(caller, answer, call, cases[call.case], hints if call == FIRST else {})
         for check in more:
             with self.rules():
                 check(answer)
@@ -131,7 +137,7 @@ class PublicExercise:
             (cases["size one"],) = smallest
         return cases
 
-    def _check_call(self, caller: Caller, answer: object, call: Call, case: Case, hints: dict[str, str]) -> None:
+    def _check_call(self, caller: Caller, answer: object, call: Call, case: Case, hints: dict[str, Hint]) -> None:
         """Raise CheckFailed unless a call gives the expected result."""
         given = on_device(case.inputs)
         outcome = caller.call(answer, given, call.way, self._expected(case))
@@ -145,7 +151,7 @@ class PublicExercise:
     def _expected(self, case: Case) -> dict[str, str]:
         return {name: f"{name} {in_words(case.outputs[name].shape, axes)}" for name, axes in self.axes.items()}
 
-    def _compare_outputs(self, outcome: Outcome, given: Inputs, case: Case, hints: dict[str, str]) -> None:
+    def _compare_outputs(self, outcome: Outcome, given: Inputs, case: Case, hints: dict[str, Hint]) -> None:
         """Raise CheckFailed unless all outputs are there and right. A wrong output explains more than an error."""
         for name in outcome.outputs:
             with described_errors(self.tried(given, name), f"{name}, a tensor of numbers"):
@@ -211,7 +217,7 @@ def load_parameters(module: Module, weights: Inputs, tried: str) -> Module:
         owner: Any = getattr(module, layer, None) if layer else module
         theirs = getattr(owner, part, None)
         if not isinstance(theirs, Tensor):
-            yours, expected = f"there is no parameter {name}", f"{name} of shape {tuple(weight.shape)}"
+            yours, expected = f"parameter {name} is missing", f"{name} of shape {tuple(weight.shape)}"
             raise CheckFailed(tried, yours, expected, hint("no-such-parameter", layer=layer))
         if theirs.shape != weight.shape:
             yours, expected = f"{name} of shape {tuple(theirs.shape)}", f"{name} of shape {tuple(weight.shape)}"

@@ -26,7 +26,7 @@ def compare(
     axes: str,
     outputs: Mapping[str, object],
     case: Case,
-    hints: dict[str, str],
+    hints: dict[str, Hint],
     together: tuple[str, ...] = (),
 ) -> None:
     """Raise CheckFailed if the output `name` differs from the case's; name the known mistake that explains it, if any.
@@ -79,7 +79,7 @@ def _array(numbers: ArrayLike) -> np.ndarray:
 
 
 def known_mistake(
-    outputs: Mapping[str, object], wrong: str, case: Case, hints: dict[str, str], together: tuple[str, ...] = ()
+    outputs: Mapping[str, object], wrong: str, case: Case, hints: dict[str, Hint], together: tuple[str, ...] = ()
 ) -> Hint | None:
     """Return the hint of the known mistake that explains the wrong output, all before it, and most after it.
 
@@ -95,9 +95,7 @@ def known_mistake(
             explained[mistake] = len(alike)
     if not explained:
         return None
-    mistake = max(explained, key=explained.__getitem__)
-    known = hints[mistake]
-    return known if isinstance(known, Hint) else Hint(known, mistake)
+    return hints[max(explained, key=explained.__getitem__)]
 
 
 def _has_its_own(name: str, mistake: str, wrong: str, outputs: Mapping[str, object], case: Case) -> bool:

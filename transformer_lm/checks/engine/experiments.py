@@ -7,6 +7,7 @@ look like and which accuracies are possible, as measured over seeds in tests/jud
 import math
 from dataclasses import dataclass
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.failure import CheckFailed, passed
 from transformer_lm.checks.engine.reported_values import is_number, listed, plain, told
 
@@ -60,10 +61,10 @@ class ExperimentExercise:
     def read(self, report: object) -> dict[str, Run]:
         """Return what a plain report says about each data set, or raise CheckFailed if anything is missing."""
         if not isinstance(report, dict):
-            raise self._failed("the report", told(report), "a dictionary", "Paste the dictionary that was printed.")
+            raise self._failed("the report", told(report), "a dictionary", hint("report-not-a-dictionary"))
         if set(report) != set(self.goals):
-            hint = "The report has one entry for each data set, under its name."
-            raise self._failed("the report", f"entries {listed(report)}", f"entries {listed(self.goals)}", hint)
+            known = hint("report-of-other-data")
+            raise self._failed("the report", f"entries {listed(report)}", f"entries {listed(self.goals)}", known)
         return {data: self._run(data, report[data]) for data in self.goals}
 
     def check_run(self, data: str, run: Run) -> None:
@@ -71,12 +72,12 @@ class ExperimentExercise:
         goal = self.goals[data]
         yours = ", ".join(f"{accuracy:.2f}" for accuracy in run.accuracies)
         if max(run.accuracies) > goal.possible:
-            hint = "That is more than this model can reach here. Was it another model or pool, or not the validation?"
-            raise self._failed(f"the accuracies on {data}", yours, f"at most {goal.possible}", hint)
+            known = hint("accuracies-too-high")
+            raise self._failed(f"the accuracies on {data}", yours, f"at most {goal.possible}", known)
         if sum(accuracy >= goal.reached for accuracy in run.accuracies) < ENOUGH:
-            hint = f"More is possible: tune the settings. {self.advice}"
+            known = hint("more-is-possible", advice=self.advice)
             raise self._failed(
-                f"the accuracies on {data}", yours, f"{goal.reached} or more for {ENOUGH} of {SEEDS} seeds", hint
+                f"the accuracies on {data}", yours, f"{goal.reached} or more for {ENOUGH} of {SEEDS} seeds", known
             )
 
     def _run(self, data: str, entry: object) -> Run:
@@ -85,28 +86,28 @@ class ExperimentExercise:
         wanted = {*self.limits, "accuracies"}
         if not isinstance(entry, dict) or set(entry) != wanted:
             yours = f"entries {listed(entry)}" if isinstance(entry, dict) else told(entry)
-            hint = "It has every setting that you have tuned, and the accuracies, one for each seed."
-            raise self._failed(what, yours, f"entries {listed(wanted)}", hint)
+            known = hint("report-entries")
+            raise self._failed(what, yours, f"entries {listed(wanted)}", known)
         settings = {setting: self._setting(setting, entry[setting]) for setting in self.limits}
         accuracies = entry["accuracies"]
         if not isinstance(accuracies, list) or len(accuracies) != SEEDS:
-            hint = f"One run tells little: report {SEEDS} runs with {SEEDS} seeds, all of them."
-            raise self._failed(f"the accuracies on {data}", told(accuracies), f"a list of {SEEDS} numbers", hint)
+            known = hint("accuracies-of-all-seeds", seeds=SEEDS)
+            raise self._failed(f"the accuracies on {data}", told(accuracies), f"a list of {SEEDS} numbers", known)
         for accuracy in accuracies:
             if not is_number(accuracy) or not 0 <= accuracy <= 1:
-                hint = "An accuracy is the share that is right, a number between 0 and 1, not a percentage."
-                raise self._failed(f"the accuracies on {data}", told(accuracy), "shares between 0 and 1", hint)
+                known = hint("accuracy-not-a-share")
+                raise self._failed(f"the accuracies on {data}", told(accuracy), "numbers between 0 and 1", known)
         if "num_heads" in settings and settings["hidden"] % settings["num_heads"]:
             yours = f"num_heads={settings['num_heads']} and hidden={settings['hidden']}"
-            raise self._failed(what, yours, "num_heads that divides hidden", "Each head is hidden // num_heads wide.")
+            raise self._failed(what, yours, "num_heads that divides hidden", hint("heads-do-not-divide"))
         steps = settings["epochs"] * math.ceil(self.goals[data].tokens / settings["batch_tokens"])
         if steps > MOST_STEPS:
-            hint = "Less is enough here: take larger batches or fewer epochs, and another learning rate."
-            raise self._failed(what, f"{steps} steps of training", f"at most {MOST_STEPS}", hint)
+            known = hint("too-many-steps")
+            raise self._failed(what, f"{steps} steps of training", f"at most {MOST_STEPS}", known)
         tokens = settings["epochs"] * self.goals[data].tokens
         if tokens > MOST_TOKENS:
-            hint = "Less is enough here: take fewer epochs, smaller batches, and another learning rate."
-            raise self._failed(what, f"training on {tokens} tokens", f"at most {MOST_TOKENS}", hint)
+            known = hint("too-many-tokens")
+            raise self._failed(what, f"training on {tokens} tokens", f"at most {MOST_TOKENS}", known)
         return Run(settings, [float(accuracy) for accuracy in accuracies])
 
     def _setting(self, setting: str, value: object) -> float:
@@ -114,9 +115,10 @@ class ExperimentExercise:
         low, high = self.limits[setting]
         whole = setting in WHOLE
         if not is_number(value) or not low <= value <= high or (whole and value != int(value)):
-            hint = f"{setting} must be a {'whole ' if whole else ''}number from {low} to {high}."
-            raise self._failed(f"the setting {setting}", told(value), "a number within its limits", hint)
+            kind = "whole number" if whole else "number"
+            known = hint("setting-out-of-limits", setting=setting, kind=kind, low=low, high=high)
+            raise self._failed(f"the setting {setting}", told(value), "a number within its limits", known)
         return int(value) if whole else float(value)
 
-    def _failed(self, what: str, yours: str, expected: str, hint: str) -> CheckFailed:
-        return CheckFailed(f"{what} in {self.name}", yours, expected, hint)
+    def _failed(self, what: str, yours: str, expected: str, known: str) -> CheckFailed:
+        return CheckFailed(f"{what} in {self.name}", yours, expected, known)

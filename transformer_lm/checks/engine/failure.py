@@ -55,6 +55,11 @@ class CheckFailed(AssertionError):
         """What should have come out."""
         return self.failure.expected
 
+    @property
+    def mistake(self) -> str | None:
+        """The id of the mistake in the catalogue of hints, if it is a known one."""
+        return self.failure.mistake
+
     def with_hint(self, hint: str) -> "CheckFailed":
         """Return the same failure with another hint, for a caller that knows more about the mistake."""
         return CheckFailed(self.tried, self.yours, self.expected, hint, self.failure.error, self.failure.earned)

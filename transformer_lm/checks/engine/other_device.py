@@ -46,7 +46,7 @@ class OtherDevice(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.answer_chooses = False  # it has asked whether there is a GPU: what it does without one proves nothing
+        self.answer_chooses = False  # it has asked whether a GPU is present: its behaviour without one proves nothing
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         """Run one function of torch, and mark its results with the device where they would be."""

@@ -21,7 +21,7 @@ from transformer_lm.device import best_device
 Case = dict[str, NDArray]
 Ask = Callable[[Case], NDArray]  # passes a case to an answer and returns what it draws, or raises CheckFailed
 
-SURPRISE = 25.0  # a right answer gives so surprising a count less than 3 times in 10**11
+SURPRISE = 25.0  # a right answer gives such a surprising count less than 3 times in 10**11
 
 NOT_LONG = hint("tokens-not-long")
 FIXED_SEED = hint("seed-fixed")

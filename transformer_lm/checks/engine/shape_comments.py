@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import PublicExercise
 from transformer_lm.checks.engine.failure import CheckFailed, described_errors, passed
 from transformer_lm.checks.engine.observed_shapes import (
@@ -38,8 +39,8 @@ from transformer_lm.checks.engine.style import listed
 from transformer_lm.device import best_device
 from transformer_lm.test_values import load_frozen
 
-GIVE_SHAPES = "Give each tensor's shape at the end of the line that makes it, or on the line above: # (b, n, d)."
-MEND_SHAPES = "Print the shape just before that line and just after it, and name each axis once more."
+GIVE_SHAPES = hint("shapes-missing")
+MEND_SHAPES = hint("shapes-wrong")
 ALL_RIGHT = "every tensor's shape is given, and right."
 MISSING, WRONG, UNCLEAR = "missing", "wrong", "not understood"
 MOST_REMARKS = 30  # beside, above or below one statement
@@ -115,8 +116,8 @@ def check_shape_comments(exercise: PublicExercise, answer: Callable) -> None:
         found = findings(source, observe(source, answer.__name__, namespace, run))
     costly = [finding for finding in found if finding.costs]
     if costly:
-        hint = MEND_SHAPES if any(finding.kind == WRONG for finding in costly) else GIVE_SHAPES
-        raise CheckFailed(tried, listed([(finding.line, finding.text) for finding in costly]), expected, hint)
+        known = MEND_SHAPES if any(finding.kind == WRONG for finding in costly) else GIVE_SHAPES
+        raise CheckFailed(tried, listed([(finding.line, finding.text) for finding in costly]), expected, known)
     passed(exercise.id, praise([finding.line for finding in found]))
 
 

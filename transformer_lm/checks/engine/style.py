@@ -1,4 +1,4 @@
-"""The style of an answer: does it follow PEP 8, Python's style guide, and how many statements does it take?"""
+"""The style of an answer: whether it follows PEP 8, Python's style guide, and how many statements it has."""
 
 import ast
 import contextlib
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pycodestyle
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.failure import CheckFailed, passed
 from transformer_lm.checks.engine.source import cell_source, parsed, without_magics
 
@@ -23,7 +24,7 @@ UNREAD = re.compile(
     r"run_cell|user_ns|__code__|__globals__|__dict__)\b|(?<![\w.])(?:eval|compile|vars)\b|globals\(\)\["
 )
 
-TRIED = f"to read your cell by PEP 8, with lines of up to {LINE_LENGTH} characters"
+TRIED = f"to check your cell against PEP 8, with lines of up to {LINE_LENGTH} characters"
 
 
 class _Findings(pycodestyle.BaseReport):
@@ -65,8 +66,8 @@ def style(answer: Callable) -> None:
     """Check that the student's cell follows PEP 8."""
     findings = style_findings(cell_source(answer))
     if findings:
-        hint = "The codes are those of pycodestyle; its documentation shows for each of them what is meant."
-        raise CheckFailed(TRIED, listed(findings), "nothing to find", hint)
+        known = hint("style-codes")
+        raise CheckFailed(TRIED, listed(findings), "nothing to find", known)
     passed("style", "the cell follows PEP 8.")
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.failure import CheckFailed, described, passed
 
 Function = Callable[[Tensor, Tensor], Tensor]
@@ -59,10 +60,10 @@ class TestExercise:
         """Return the failure to report, given the outcome for the right function and the versions that were missed."""
         tried = f"{self.name}, on {self.right.__name__} and on {len(self.wrong)} wrong versions of it"
         if first["raised"] is not None:
-            by_hand = "Compute your expected numbers once more by hand, and compare with a tolerance, not with ==."
-            hint = by_hand if first["asserts"] else first["hint"]
+            by_hand = hint("test-refuses-the-right-version")
+            known = by_hand if first["asserts"] else first["hint"]
             yours = f"it fails for the right version: {first['raised']}"
-            return CheckFailed(tried, yours, "a test that the right version passes", hint)
+            return CheckFailed(tried, yours, "a test that the right version passes", known)
         caught = len(self.wrong) - len(missed)
         listed = "; ".join(f"one that {words}" for words in missed)
         yours = f"your test catches {caught} of {len(self.wrong)} wrong versions"
@@ -71,16 +72,16 @@ class TestExercise:
 
     def _advice(self, first: dict, missed: list[str]) -> str:
         if 0 < len(self.wrong) - len(missed) <= 2:
-            return "Compare the numbers themselves with those that you expect, not shapes alone."
+            return hint("test-of-shapes-alone")
         if len(missed) < len(self.wrong):
-            return "Choose sizes that are all different, a batch above 1, and numbers whose order matters."
+            return hint("test-of-sizes-alike")
         if not first["calls"]:
-            return f"Your test never calls the function that it is given: call {self.right.__name__} by its argument."
+            return hint("test-never-calls", function=self.right.__name__)
         if first["prints"]:
-            return "Your test prints and lets everything pass: only an `assert` that is not true makes it fail."
+            return hint("test-prints")
         if first["returns"]:
-            return "Your test returns its verdict, which nobody reads: only an `assert` that is not true makes it fail."
-        return "Your test passes whatever the function computes: assert that its numbers are those you expect."
+            return hint("test-returns")
+        return hint("test-passes-always")
 
 
 def _is_meant(error: BaseException) -> bool:
@@ -109,14 +110,14 @@ def outcome_of(test: Callable, function: Callable) -> dict:
         return returned.detach() if isinstance(returned, Tensor) else returned  # a test is about numbers
 
     printed = io.StringIO()
-    raised, hint, asserts, returned = None, "", False, None
+    raised, known, asserts, returned = None, "", False, None
     with contextlib.redirect_stdout(printed):
         try:
             returned = test(given)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a test that exits has failed too
-            raised, hint = described(error)
+            raised, known = described(error)
             asserts = _is_meant(error) and not any(error is each for each in refused)
     facts = {
         "asserts": asserts,
@@ -124,4 +125,4 @@ def outcome_of(test: Callable, function: Callable) -> dict:
         "prints": bool(printed.getvalue()),
         "returns": returned is not None,
     }
-    return {"raised": raised, "hint": hint} | facts
+    return {"raised": raised, "hint": known, "mistake": getattr(known, "id", None)} | facts

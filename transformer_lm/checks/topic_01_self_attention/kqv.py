@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters
 from transformer_lm.checks.engine.failure import CheckFailed, described_errors, kind, passed
 from transformer_lm.checks.topic_01_self_attention.linear_layers import TWO_SIZES, Sizes, check_linear
@@ -25,9 +26,9 @@ def _call_kqv(subject: tuple[Callable, nn.Linear], inputs: Inputs) -> Iterator[T
     answer, layer = subject
     returned = answer(inputs["x"], layer)
     if not isinstance(returned, tuple | list) or len(returned) != 3:
-        hint = "Cut the last axis into three pieces of equal size, and hand back all three."
+        known = hint("not-three", "kqv")
         raise CheckFailed(
-            _tried_kqv(inputs, "keys"), f"what it returns is {kind(returned)}", "a tuple of 3 values", hint
+            _tried_kqv(inputs, "keys"), f"the return value is {kind(returned)}", "a tuple of 3 values", known
         )
     yield from returned
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters
 from transformer_lm.checks.engine.failure import CheckFailed, described_errors, passed
 from transformer_lm.checks.topic_01_self_attention.linear_layers import TWO_SIZES, Sizes, check_linear
@@ -46,16 +47,16 @@ def self_attention_layers(answer: Callable, sizes: Sizes = TWO_SIZES) -> None:
         with described_errors(tried, expected):
             module = answer(input_size, hidden)
         if not isinstance(module, nn.Module):
-            hint = "Derive your class from nn.Module."
-            raise CheckFailed(tried, f"an object of type {type(module).__name__}", expected, hint)
+            known = hint("no-module", "self-attention")
+            raise CheckFailed(tried, f"an object of type {type(module).__name__}", expected, known)
         for name in "kqv":
             if not hasattr(module, name):
-                hint = "Make the three layers in __init__, each under its own name."
-                raise CheckFailed(tried, f"there is no self.{name}", expected, hint)
+                known = hint("layer-misnamed", "self-attention")
+                raise CheckFailed(tried, f"self.{name} is missing", expected, known)
             check_linear(tried, f"self.{name}", getattr(module, name), input_size, hidden)
         if len({id(part) for name in "kqv" for part in getattr(module, name).parameters()}) < 6:
-            hint = "Give each of the three a layer of its own, with its own weight and bias."
-            raise CheckFailed(tried, "two of k, q and v share parameters", expected, hint)
+            known = hint("one-layer-for-two", "self-attention")
+            raise CheckFailed(tried, "two of k, q and v share parameters", expected, known)
     passed("self-attention", "the three layers are there.")
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise
 from transformer_lm.checks.engine.failure import CheckFailed
 
@@ -18,9 +19,9 @@ def _call_mask(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
     visible = answer(int(inputs["max_len"]))
     if isinstance(visible, Tensor):
         if visible.dtype != torch.bool:
-            hint = "A mask is of True and False, dtype torch.bool: with numbers in it, `~visible` fails or turns odd."
+            known = hint("not-boolean", "causal-mask")
             yours = f"visible of dtype {visible.dtype}"
-            raise CheckFailed(_tried_mask(inputs, "visible"), yours, "visible of dtype torch.bool", hint)
+            raise CheckFailed(_tried_mask(inputs, "visible"), yours, "visible of dtype torch.bool", known)
         visible = visible.to(torch.get_default_dtype())
     yield visible
 

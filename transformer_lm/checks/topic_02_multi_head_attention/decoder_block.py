@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters
 from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.shapes import describe
 
 
 class RunningMean(nn.Module):
-    """A stand-in for attention: the mean of a position and those before it, followed by a linear layer."""
+    """A substitute for attention: the mean of a position and those before it, followed by a linear layer."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ def _weights(inputs: Inputs, *layers: str) -> Inputs:
 
 
 def _build(answer: Callable, inputs: Inputs) -> nn.Module:
-    """Return the student's block around stand-ins for attention and the MLP."""
+    """Return the student's block around substitutes for attention and the MLP."""
     hidden, width = _sizes(inputs)
     tried = _tried(inputs, "output")
     layers = OrderedDict(up=nn.Linear(hidden, width), relu=nn.ReLU(), down=nn.Linear(width, hidden))
@@ -59,8 +60,8 @@ def _check_norm(tried: str, name: str, norm: object, hidden: int) -> None:
     if isinstance(norm, nn.LayerNorm) and norm.normalized_shape == (hidden,) and norm.bias is not None:
         return
     yours = repr(norm) if isinstance(norm, nn.Module) else kind(norm)
-    hint = "Keep __init__ as it was given: the check puts weights of its own into the two norms that it makes."
-    raise CheckFailed(tried, f"self.{name} is {yours}", f"self.{name} is nn.LayerNorm({hidden})", hint)
+    known = hint("not-the-given-norm", "decoder-block")
+    raise CheckFailed(tried, f"self.{name} is {yours}", f"self.{name} is nn.LayerNorm({hidden})", known)
 
 
 def _call(block: nn.Module, inputs: Inputs) -> Iterator[Tensor]:
@@ -79,5 +80,5 @@ DECODER_BLOCK = PublicExercise(
 
 
 def decoder_block(answer: Callable) -> None:
-    """Check the student's `TransformerDecoderBlock`, with simple stand-ins for attention and MLP."""
+    """Check the student's `TransformerDecoderBlock`, with simple substitutes for attention and MLP."""
     DECODER_BLOCK.check(answer)

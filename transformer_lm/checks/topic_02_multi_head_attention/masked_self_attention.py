@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise
 from transformer_lm.shapes import describe
 
-MASK_MISFITS = (
-    "The mask does not fit the scores there: it may be larger than they are, and queries and keys may differ in number."
-)
+MASK_MISFITS = hint("mask-does-not-fit", "masked-self-attention")
 ATTENDED = ("output", "output_masked", "output_masked_apart")  # no mask, one mask for all sequences, one for each
 
 

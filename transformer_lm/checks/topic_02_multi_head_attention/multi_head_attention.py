@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_lm.checks.engine.calling import attempt
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters, on_device
 from transformer_lm.checks.engine.diagnosis import close
 from transformer_lm.checks.engine.failure import CheckFailed, described_errors, kind
@@ -73,11 +74,11 @@ def _call(subject: nn.ModuleDict, inputs: Inputs) -> Iterator[object]:
 def _weights(module: nn.Module, plain: object, inputs: Inputs, output: str) -> Tensor:
     """Return the weights, after checking that the output is the same with and without them."""
     returned = module(inputs["x"], return_attention=True)
-    hint = "With return_attention=True the weights come back too, after the output."
+    known = hint("weights-not-returned", "multi-head-attention")
     if not isinstance(returned, tuple | list) or len(returned) != 2:
-        raise CheckFailed(_tried(inputs, output), f"what it returns is {kind(returned)}", "a tuple of 2 values", hint)
+        raise CheckFailed(_tried(inputs, output), f"the return value is {kind(returned)}", "a tuple of 2 values", known)
     if not isinstance(returned[0], Tensor) or (isinstance(plain, Tensor) and not close(returned[0], plain)):
-        raise CheckFailed(_tried(inputs, output), "another output than without the weights", "the same output", hint)
+        raise CheckFailed(_tried(inputs, output), "another output than without the weights", "the same output", known)
     return returned[1]
 
 
@@ -100,7 +101,7 @@ MULTI_HEAD_ATTENTION = PublicExercise(
 )
 
 
-HALVED = "With dropout=0.5 in train mode each weight must be dropped or doubled: what do you drop, and how often?"
+HALVED = hint("not-halved", "multi-head-attention")
 
 
 def _build_half(answer: Callable, inputs: Inputs) -> nn.Module:
@@ -124,7 +125,7 @@ MULTI_HEAD_DROPOUT = replace(
 
 
 def dropout_inputs(generator: torch.Generator) -> Inputs:
-    """Return a case whose output shows the weights of each head, twice: the value of each key has two ones of its own.
+    """Return a case whose output shows the weights of each head, twice: the values of the keys are one-hot, repeated.
 
     The last n features of x encode the position, and the others are random; the last layer is the identity.
     """

@@ -1,6 +1,6 @@
 """Check of topic 02: a test that a student has written for attention scores.
 
-The wrong versions are made from the right one, so that this file holds no solution.
+The wrong versions are made from the right one, so this file contains no solution.
 """
 
 import math
@@ -49,17 +49,17 @@ STUDENT_TEST = TestExercise(
     right=attention_scores,
     wrong={
         "does not scale": lambda queries, keys: attention_scores(queries, keys) * _root(queries),
-        "divides by the width in place of its root": lambda queries, keys: (
+        "divides by the width instead of its root": lambda queries, keys: (
             attention_scores(queries, keys) / _root(queries)
         ),
         "scales by the number of keys": lambda queries, keys: (
             attention_scores(queries, keys) * _root(queries) / math.sqrt(keys.shape[1])
         ),
         "gives a row to each key and a column to each query": lambda queries, keys: attention_scores(keys, queries),
-        "turns the keys by view in place of transpose": _keys_viewed,
+        "reshapes the keys by view instead of transposing them": _keys_viewed,
         "gives every sequence the scores of the first": _first_for_all,
         "compares the queries with themselves": lambda queries, keys: attention_scores(queries, queries),
-        "returns shares that sum to 1 in place of scores": _shares,
+        "returns weights that sum to 1 instead of scores": _shares,
         "leaves out the last key": _last_key_left_out,
         "gives the last query the scores of the first": _first_query_for_the_last,
     },

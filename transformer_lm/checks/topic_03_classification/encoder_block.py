@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters, on_device
 from transformer_lm.checks.engine.failure import CheckFailed, described_errors, kind
 from transformer_lm.checks.engine.halved import CLOSE, EXPECTED, dropped_shares, is_halved
@@ -18,7 +19,7 @@ NORMS = ("attention_norm", "mlp_norm")
 
 
 class ShareOfTheVisible(nn.Module):
-    """A stand-in for attention: a quarter of the visible positions' sum minus each one, then a linear layer."""
+    """A substitute for attention: a quarter of the visible positions' sum minus each one, then a linear layer."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -45,7 +46,7 @@ def _tried(inputs: Inputs, output: str) -> str:
 
 
 def _block(answer: Callable, inputs: Inputs, output: str, **options: float) -> nn.Module:
-    """Return a block with the weights of the inputs, around the stand-in for attention."""
+    """Return a block with the weights of the inputs, around the substitute for attention."""
     hidden, tried = inputs["x"].shape[-1], _tried(inputs, output)
     attention = load_parameters(ShareOfTheVisible(hidden), _weights(inputs, "attention"), tried)
     block = answer(hidden, attention, **options)
@@ -69,23 +70,23 @@ def _weights(inputs: Inputs, *layers: str) -> Inputs:
 def _check_norm(tried: str, name: str, block: nn.Module, hidden: int) -> None:
     """Raise CheckFailed unless the block has a LayerNorm of that name over the features of a position."""
     norm = getattr(block, name, None)
-    hint = f"Make self.{name} a layer norm over the features of a position: the check loads its weights by name."
+    known = hint("not-a-layer-norm", "encoder-block", name=name)
     if isinstance(norm, nn.LayerNorm) and norm.normalized_shape == (hidden,) and norm.bias is not None:
         if norm.eps == 1e-5:
             return
-        hint = f"Leave eps of self.{name} as nn.LayerNorm has it, 1e-5: another one gives other numbers."
+        known = hint("other-eps", "encoder-block", name=name)
     yours = f"self.{name} is {repr(norm) if isinstance(norm, nn.Module) else kind(norm)}"
     if not hasattr(block, name):
-        yours = f"there is no self.{name}"
-    raise CheckFailed(tried, yours, f"self.{name} is nn.LayerNorm({hidden})", hint)
+        yours = f"self.{name} is missing"
+    raise CheckFailed(tried, yours, f"self.{name} is nn.LayerNorm({hidden})", known)
 
 
 def _check_dropout(tried: str, block: nn.Module, share: float) -> None:
     """Raise CheckFailed if the block does not have the given dropout rate: random output alone says little."""
     others = [module.p for module in block.modules() if isinstance(module, nn.Dropout) and module.p != share]
     if others:
-        hint = "The share that is dropped is fixed in your code, or has another default than 0: the block is told it."
-        raise CheckFailed(tried, f"nn.Dropout({others[0]:g})", f"nn.Dropout({share:g})", hint)
+        known = hint("fixed-dropout", "encoder-block")
+        raise CheckFailed(tried, f"nn.Dropout({others[0]:g})", f"nn.Dropout({share:g})", known)
 
 
 def _call(blocks: nn.ModuleDict, inputs: Inputs) -> Iterator[object]:
@@ -132,8 +133,8 @@ ENCODER_DROPOUT = replace(
 )
 
 
-HALVED = "With dropout=0.5 in train mode each number that a part finds must be dropped or doubled: what do you drop?"
-TOGETHER = "Numbers are dropped together, such as whole tokens, or all at once: each must be dropped or kept by itself."
+HALVED = hint("not-halved", "encoder-block")
+TOGETHER = hint("dropped-together", "encoder-block")
 
 
 def check_halves(ask: Callable[[Inputs, str], Tensor], generator: torch.Generator) -> None:
@@ -150,16 +151,18 @@ def check_halves(ask: Callable[[Inputs, str], Tensor], generator: torch.Generato
             continue  # wrong, but there is nothing to drop
         tried = f"TransformerEncoderBlock(8, attention, dropout=0.5) in train mode, where only {finder} adds something"
         wrong, dropped, alone = dropped_shares(ask(inputs, "half") - inputs["x"], whole)
-        yours = f"{wrong:.0%} of what is added is neither dropped nor doubled, {dropped:.0%} is dropped"
+        yours = f"{wrong:.0%} of the added numbers are neither dropped nor doubled, {dropped:.0%} are dropped"
         if not wrong and alone < 0.5:
-            raise CheckFailed(tried, f"{yours}, many numbers together", f"{EXPECTED}, each by itself", TOGETHER)
+            raise CheckFailed(tried, f"{yours}, many numbers together", f"{EXPECTED}, each independently", TOGETHER)
         if not is_halved(wrong, dropped):
             raise CheckFailed(tried, yours, EXPECTED, HALVED)
     inputs = _inputs_for_dropout(generator, "attention", "down")
     is_silent = (ask(inputs, "output") - inputs["x"]).abs().max() < CLOSE
     if not is_silent or not any(added):
         tried = "a block without dropout, whose parts add something or nothing"
-        raise CheckFailed(tried, "what is added is not what the parts find", "x, and what they find", HALVED)
+        raise CheckFailed(
+            tried, "the block does not add the outputs of its parts", "x plus the outputs of its parts", HALVED
+        )
 
 
 def _inputs_for_dropout(generator: torch.Generator, *silent: str) -> Inputs:

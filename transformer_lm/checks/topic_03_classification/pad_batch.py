@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise
 from transformer_lm.checks.engine.failure import CheckFailed
 
@@ -29,12 +30,12 @@ def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
         tokens = answer(sequences, pad, max_len)
         tried = _tried(inputs, output)
         if sequences != _arguments(inputs, output)[0]:
-            hint = "The lists belong to the caller, who needs them again: make new ones, and leave these as they are."
-            raise CheckFailed(tried, "the lists are changed by the call", "the lists as they were before", hint)
+            known = hint("appends-to-the-lists", "pad-batch")
+            raise CheckFailed(tried, "the lists are changed by the call", "the lists as they were before", known)
         if isinstance(tokens, Tensor):
             if tokens.dtype != torch.long:
-                hint = "Tokens are numbers of rows in a table of embeddings: whole numbers, of dtype torch.long."
-                raise CheckFailed(tried, f"{output} of dtype {tokens.dtype}", f"{output} of dtype torch.int64", hint)
+                known = hint("tokens-not-long")
+                raise CheckFailed(tried, f"{output} of dtype {tokens.dtype}", f"{output} of dtype torch.int64", known)
             tokens = tokens.to(torch.get_default_dtype())
         yield tokens
 

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs
 from transformer_lm.checks.engine.failure import CheckFailed
 from transformer_lm.shapes import describe
 
-NO_KEY = "A padded query is left with no key to read: a softmax over nothing is NaN, and spreads with the gradients."
+NO_KEY = hint("no-key-left", "padded-layers")
 
 
 def described_batch(inputs: Inputs, padded: bool) -> str:
@@ -25,7 +26,7 @@ def at_real_tokens(output: object, visible: Tensor, tried: str) -> object:
     Raises CheckFailed for NaN only at padding: multiplied by 0 it is still NaN, in the next layer and in gradients.
     """
     if not isinstance(output, Tensor) or output.dim() != 3 or output.shape[:2] != visible.shape:
-        return output  # the comparison will say what is wrong
+        return output  # the comparison will report what is wrong
     if output[~visible].isnan().any() and output[visible].isfinite().all():
         raise CheckFailed(tried, "NaN at padded positions", "numbers there, whatever they are", NO_KEY)
     return torch.where(visible[..., None], output, 0)

@@ -15,7 +15,7 @@ SHARES = (0.25, -0.125, 0.5)
 
 
 class AddShare(nn.Module):
-    """A stand-in for a layer: adds to every position a fraction of how far the real ones are above -1."""
+    """A substitute for a layer: adds to every position a fraction of how far the real ones are above -1."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class AddShare(nn.Module):
 
 
 def distance_from_minus_one(x: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Return the distance between all real tokens and -1 in each feature, (b, hidden), as a stand-in for a pool."""
+    """Return the distance between all real tokens and -1 in each feature, (b, hidden), as a substitute for a pool."""
     return _told(x + 1, visible).norm(dim=1)
 
 

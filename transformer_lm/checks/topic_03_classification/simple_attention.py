@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise
 from transformer_lm.checks.engine.failure import CheckFailed
 from transformer_lm.checks.topic_03_classification.padded_layers import call_padded, described_batch
@@ -16,8 +17,10 @@ def _tried_simple(inputs: Inputs, output: str) -> str:
 def _build_simple(answer: Callable, inputs: Inputs) -> nn.Module:
     layer = answer()
     if not isinstance(layer, nn.Module):
-        hint = "Derive your class from nn.Module, and give the check the class itself."
-        raise CheckFailed(_tried_simple(inputs, "whole"), f"an object of type {type(layer).__name__}", "a module", hint)
+        known = hint("not-a-module")
+        raise CheckFailed(
+            _tried_simple(inputs, "whole"), f"an object of type {type(layer).__name__}", "a module", known
+        )
     return layer
 
 

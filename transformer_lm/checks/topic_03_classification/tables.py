@@ -1,7 +1,8 @@
-"""A check that exercises with embeddings share: is the table of the right size?"""
+"""A check shared by the exercises with embeddings: whether the table has the right size."""
 
 from torch import nn
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.failure import CheckFailed, kind
 
 
@@ -12,5 +13,5 @@ def check_table(tried: str, module: object, name: str, rows: int, hidden: int) -
     if isinstance(module, nn.Module) and not fits:
         yours = repr(table) if isinstance(table, nn.Module) else kind(table)
         expected = f"self.{name} is nn.Embedding({rows}, {hidden})"
-        hint = f"Make self.{name} a table of embeddings in __init__: how many there are, then how wide each is."
-        raise CheckFailed(tried, f"self.{name} is {yours}", expected, hint)
+        known = hint("not-an-embedding-table", name=name)
+        raise CheckFailed(tried, f"self.{name} is {yours}", expected, known)

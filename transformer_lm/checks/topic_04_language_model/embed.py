@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters, require_own
 from transformer_lm.checks.engine.failure import CheckFailed
 from transformer_lm.checks.topic_03_classification.tables import check_table
 from transformer_lm.shapes import describe
 
-OTHER_NAME = "Call the two tables self.tokens and self.positions: the check loads their weights by name."
-PADDING_INDEX = "The row of padding_idx never learns: leave it out, every token here is a real one."
+OTHER_NAME = hint("another-name", "embed")
+PADDING_INDEX = hint("token-zero-never-learns", "embed")
 
 
 def _given(inputs: Inputs, output: str) -> Tensor:
@@ -39,7 +40,7 @@ def _build(answer: Callable, inputs: Inputs) -> nn.Module:
     for name, rows in (("tokens", vocab_size), ("positions", max_len)):
         expected = f"self.{name} is nn.Embedding({rows}, {hidden})"
         if isinstance(module, nn.Module) and not hasattr(module, name):
-            raise CheckFailed(tried, f"there is no self.{name}", expected, OTHER_NAME)
+            raise CheckFailed(tried, f"self.{name} is missing", expected, OTHER_NAME)
         check_table(tried, module, name, rows, hidden)
         if getattr(getattr(module, name, None), "padding_idx", None) is not None:
             raise CheckFailed(tried, f"self.{name} has a padding_idx", expected, PADDING_INDEX)

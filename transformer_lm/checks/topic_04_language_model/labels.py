@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
 from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.shapes import describe
@@ -18,13 +19,13 @@ def _call_labels(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
     """Yield inputs and labels as floats, after checking that they hold integers."""
     returned, tried = answer(inputs["batch"]), _tried_labels(inputs, "inputs")
     if not isinstance(returned, tuple | list) or len(returned) != 2:
-        hint = "Hand back both: what the model reads, and what it should expect at each position."
-        raise CheckFailed(tried, f"what it returns is {kind(returned)}", "a tuple of 2 values", hint)
+        known = hint("not-two-values", "labels")
+        raise CheckFailed(tried, f"the return value is {kind(returned)}", "a tuple of 2 values", known)
     for output, tokens in zip(LABELS.axes, returned, strict=True):
         if isinstance(tokens, Tensor):
             if tokens.dtype != torch.long:
-                hint = "Tokens stay what they are in the batch: whole numbers, of dtype torch.long."
-                raise CheckFailed(tried, f"{output} of dtype {tokens.dtype}", f"{output} of dtype torch.int64", hint)
+                known = hint("labels-not-long", "labels")
+                raise CheckFailed(tried, f"{output} of dtype {tokens.dtype}", f"{output} of dtype torch.int64", known)
             tokens = tokens.to(torch.get_default_dtype())
         yield tokens
 

@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters, require_own
 from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.checks.topic_02_multi_head_attention.decoder_block import RunningMean
 from transformer_lm.shapes import describe
 
-KEEP_INIT = "Keep __init__ as it was given: the check puts weights of its own into the layers that it makes."
+KEEP_INIT = hint("init-changed", "language-model")
 
 
 def _tried_model(inputs: Inputs, output: str) -> str:
@@ -25,7 +26,7 @@ def _of_block(inputs: Inputs, layer: str, block: int) -> Inputs:
 
 
 def _given_parts(inputs: Inputs, hidden: int, tried: str) -> tuple[list[nn.Module], list[nn.Module]]:
-    """Return for each block the stand-ins for attention and for the MLP, each a layer and a tanh."""
+    """Return for each block the substitutes for attention and for the MLP, each a layer and a tanh."""
     attentions: list[nn.Module] = []
     mlps: list[nn.Module] = []
     for block in range(len(inputs["attention_weight"])):
@@ -38,7 +39,7 @@ def _given_parts(inputs: Inputs, hidden: int, tried: str) -> tuple[list[nn.Modul
 
 
 def _build_model(answer: Callable, inputs: Inputs) -> nn.Module:
-    """Return the student's model with given weights, around stand-ins for attention and MLP."""
+    """Return the student's model with given weights, around substitutes for attention and MLP."""
     (vocab_size, hidden), max_len = inputs["tokens_weight"].shape, len(inputs["positions_weight"])
     tried = _tried_model(inputs, "logits")
     attentions, mlps = _given_parts(inputs, hidden, tried)
@@ -64,7 +65,7 @@ def _check_lists(tried: str, model: nn.Module, expected: dict[str, list[nn.Modul
     for name, parts in expected.items():
         theirs = getattr(model, name, None)
         if not isinstance(theirs, nn.ModuleList) or list(theirs) != parts:
-            yours = f"self.{name} is {kind(theirs)}" if hasattr(model, name) else f"there is no self.{name}"
+            yours = f"self.{name} is {kind(theirs)}" if hasattr(model, name) else f"self.{name} is missing"
             raise CheckFailed(tried, yours, f"self.{name} is nn.ModuleList({name})", KEEP_INIT)
 
 
@@ -75,7 +76,7 @@ def _check_layers(tried: str, model: nn.Module, expected: dict[str, nn.Module]) 
         theirs = found.get(name)
         if repr(theirs) != repr(layer):
             yours = f"self.{name} is {theirs if type(theirs) is type(layer) else kind(theirs)}"
-            yours = yours if theirs else f"there is no self.{name}"
+            yours = yours if theirs else f"self.{name} is missing"
             raise CheckFailed(tried, yours, f"self.{name} is {layer}", KEEP_INIT)
 
 
@@ -95,6 +96,6 @@ LANGUAGE_MODEL = PublicExercise(
 
 
 def language_model(answer: Callable) -> None:
-    """Check the student's `LanguageModel`, with simple stand-ins for attention and MLPs."""
+    """Check the student's `LanguageModel`, with simple substitutes for attention and MLPs."""
     require_own(answer)
     LANGUAGE_MODEL.check(answer)

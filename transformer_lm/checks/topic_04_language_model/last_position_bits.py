@@ -6,16 +6,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
 from transformer_lm.checks.engine.failure import CheckFailed, kind
 
 __all__ = ["last_position_bits"]
 
-GRAPH = "Gradients are switched on while the model computes: nothing learns here, and a graph costs memory."
-MODE = "The model comes back in another mode: remember the one that it was in, and set that again."
-FROZEN = "The model's parameters no longer learn after the call: to do without gradients, leave the model as it is."
-SWITCHED_OFF = "Gradients stay switched off after the call, for all that comes later: switch them off inside it only."
-NOT_A_NUMBER = "Return one number: a Python float, or a tensor without any axes."
+GRAPH = hint("graph-built", "last-position-bits")
+MODE = hint("left-in-eval-mode", "last-position-bits")
+FROZEN = hint("model-frozen", "last-position-bits")
+SWITCHED_OFF = hint("gradients-left-switched-off", "last-position-bits")
+NOT_A_NUMBER = hint("not-a-number", "last-position-bits")
 
 
 def returned_by(answer: Callable, tried: str, model: nn.Module, *arguments: object) -> object:
@@ -26,12 +27,12 @@ def returned_by(answer: Callable, tried: str, model: nn.Module, *arguments: obje
     if switched_off:
         raise CheckFailed(tried, "gradients are switched off afterwards", "gradients as they were", SWITCHED_OFF)
     if not all(parameter.requires_grad for parameter in model.parameters()):
-        raise CheckFailed(tried, "parameters that get no gradient any more", "the model as it was", FROZEN)
+        raise CheckFailed(tried, "parameters that no longer get a gradient", "the model as it was", FROZEN)
     return returned
 
 
 class InTraining(nn.Module):
-    """A stand-in for dropout: adds something in train mode, and nothing in eval mode."""
+    """A substitute for dropout: adds something in train mode, and nothing in eval mode."""
 
     added: Tensor
 
@@ -45,7 +46,7 @@ class InTraining(nn.Module):
 
 
 class MeanOfRows(nn.Module):
-    """A stand-in for a language model: the logits are the mean of the table rows of all tokens so far.
+    """A substitute for a language model: the logits are the mean of the table rows of all tokens so far.
 
     `has_built_graph` says whether it was ever called with gradients enabled.
     """

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
 from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.shapes import describe
 
 LARGE = 1024  # exact in every float type; exp of such large logits overflows
-NO_TOKEN = -1  # the padding index where there is no padding
+NO_TOKEN = -1  # the padding index of a call without padding
 
 
 def _given_loss(inputs: Inputs, output: str) -> tuple[Tensor, Tensor, int]:
@@ -39,9 +40,9 @@ def _call_loss(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
     for output, arguments in given.items():
         loss = answer(*arguments)
         if not isinstance(loss, Tensor) or loss.dim():
-            hint = "One number for the whole batch is asked for, as a tensor without any axes, so that gradients flow."
+            known = hint("not-one-number", "loss")
             expected = f"{output} is one tensor of shape ()"
-            raise CheckFailed(_tried_loss(inputs, output), f"{output} is {kind(loss)}", expected, hint)
+            raise CheckFailed(_tried_loss(inputs, output), f"{output} is {kind(loss)}", expected, known)
         yield loss[None]
 
 

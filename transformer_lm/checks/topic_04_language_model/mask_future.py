@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
 from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.shapes import describe
@@ -12,15 +13,15 @@ from transformer_lm.shapes import describe
 
 def _tried(inputs: Inputs, output: str) -> str:
     called = f"mask_future({describe('scores', inputs['scores'], 'b h i j')})"
-    return f"{called} == -inf, as 1 and 0" if output == "hidden" else f"{called}, with 0 in place of -inf"
+    return f"{called} == -inf, as 1 and 0" if output == "hidden" else f"{called}, with 0 instead of -inf"
 
 
 def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
     """Yield where the scores are -inf, then the other scores: infinity cannot be compared within a tolerance."""
     masked = answer(inputs["scores"])
     if not isinstance(masked, Tensor):
-        hint = "Hand back the scores themselves, all of them, as one torch tensor."
-        raise CheckFailed(_tried(inputs, "kept"), f"what it returns is {kind(masked)}", "a tensor", hint)
+        known = hint("not-scores", "mask-future")
+        raise CheckFailed(_tried(inputs, "kept"), f"the return value is {kind(masked)}", "a tensor", known)
     masked = masked.to(torch.get_default_dtype())
     hidden = masked.isneginf()
     yield hidden.to(masked.dtype)

@@ -5,14 +5,15 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
 from transformer_lm.checks.engine.failure import CheckFailed
 from transformer_lm.shapes import describe
 
 SHARP = 2.0**-16  # so low that only one token is left, and exponentials overflow
 FLAT = 64.0
-IN_PLACE = "The logits belong to the caller: something changes them in place, such as `logits[...] =` or `/=`."
-WHOLE_NUMBERS = "Probabilities are real numbers, as the logits are: nothing can be drawn by whole numbers, or by bools."
+IN_PLACE = hint("masks-in-place", "next-probabilities")
+WHOLE_NUMBERS = hint("zero-gives-whole-numbers", "next-probabilities")
 
 
 def _settings(inputs: Inputs, output: str) -> tuple[float, int]:

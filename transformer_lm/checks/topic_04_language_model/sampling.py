@@ -6,6 +6,7 @@ rank of each sampled token shows whether the model was called correctly, and the
 probabilities are right.
 """
 
+import functools
 import math
 import random
 import re
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from transformer_lm.checks.engine.calling import ONE_SEQUENCE
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
 from transformer_lm.checks.engine.failure import CheckFailed, passed
 from transformer_lm.checks.engine.sampled import (
@@ -32,10 +34,11 @@ from transformer_lm.checks.engine.sampled import (
     surprising,
     without_seed,
 )
-from transformer_lm.checks.topic_04_language_model import sampling_hints as hints
 from transformer_lm.checks.topic_04_language_model.last_position_bits import returned_by
 
 __all__ = ["sampling"]
+
+sampling_hint = functools.partial(hint, exercise="sampling")
 
 VOCABULARY = 7  # a prime number, so that the model below can distinguish all tokens at every position
 ROWS, STEPS = 1500, 4  # the sampled tokens whose ranks are counted
@@ -43,7 +46,7 @@ LONG = 40  # tokens: by chance, two of 20 rows agree in all of them once in 10**
 
 
 class ReaderOfAll(nn.Module):
-    """A stand-in for a language model: a number computed from all tokens so far selects a row of logits.
+    """A substitute for a language model: a number computed from all tokens so far selects a row of logits.
 
     Each position multiplies its token by a different number. In train mode, another row is selected.
     """
@@ -64,7 +67,7 @@ class ReaderOfAll(nn.Module):
         _, n = tokens.shape
         if not 1 <= n <= len(self.places):
             error = ValueError(f"this model reads 1 to {len(self.places)} tokens, got {n}.")
-            error.hint = hints.NOT_CROPPED  # type: ignore[attr-defined]  # a common error, as of any model
+            error.hint = sampling_hint("not-cropped")  # type: ignore[attr-defined]  # a common error, as with any model
             raise error
         sums = (self.places[:n] * (tokens + 1)).cumsum(dim=1)  # (b, n)
         logits = self.table[(sums + int(self.training)) % len(self.table)]
@@ -105,13 +108,13 @@ EXAMPLES = (
         top_k=3,
         chances=_shares(9, 6, 4),
         mistakes=(
-            (hints.TEMPERATURE_IGNORED, _shares(81, 36, 16)),
-            (hints.TEMPERATURE_MULTIPLIED, _shares(6561, 1296, 256)),
-            (hints.TOP_K_AFTER, _shares(15.420, 6, 4)),
-            (hints.SOFTMAX_TWICE, _shares(0.381, 0.326, 0.293)),
-            (hints.SOFTMAX_TWICE, _shares(0.369, 0.328, 0.303)),
-            (hints.SOFTMAX_TWICE, _shares(0.376, 0.323, 0.301)),
-            (hints.EQUAL_CHANCES, _shares(1, 1, 1)),
+            (sampling_hint("temperature-ignored"), _shares(81, 36, 16)),
+            (sampling_hint("temperature-multiplied"), _shares(6561, 1296, 256)),
+            (sampling_hint("top-k-after-sampling"), _shares(15.420, 6, 4)),
+            (sampling_hint("softmax-twice"), _shares(0.381, 0.326, 0.293)),
+            (sampling_hint("softmax-twice"), _shares(0.369, 0.328, 0.303)),
+            (sampling_hint("softmax-twice"), _shares(0.376, 0.323, 0.301)),
+            (sampling_hint("equal-chances"), _shares(1, 1, 1)),
         ),
     ),
     Choice(
@@ -143,10 +146,13 @@ def _call(answer: Callable, inputs: Inputs) -> Iterator[object]:
     start_over(inputs)
     continuation = returned_by(answer, tried, model, inputs["tokens"], *_arguments(inputs))
     if model.training != training:
-        mode, hint = ("eval", hints.LEFT_IN_EVAL) if training else ("train", hints.LEFT_IN_TRAINING)
-        raise CheckFailed(tried, f"the model is in {mode} mode afterwards", "the mode that it was in", hint)
+        mode, id = ("eval", "left-in-eval-mode") if training else ("train", "always-back-to-train-mode")
+        yours = f"the model is in {mode} mode afterwards"
+        raise CheckFailed(tried, yours, "the mode that it was in", sampling_hint(id))
     if model.made_graphs:
-        raise CheckFailed(tried, "logits with a graph for gradients behind them", "logits alone", hints.GRADIENTS)
+        raise CheckFailed(
+            tried, "logits with a graph for gradients behind them", "logits alone", sampling_hint("with-gradients")
+        )
     yield continuation
 
 
@@ -163,11 +169,11 @@ SAMPLING = PublicExercise(
 
 
 def sampling(answer: Callable) -> None:
-    """Check the student's `better_sample_continuation`: what the model reads, and how often each token is drawn."""
+    """Check the student's `better_sample_continuation`: what the model gets, and how often each token is drawn."""
     require_own(answer)
     with torch.random.fork_rng():
         examine_sampling(asked_here(SAMPLING, answer), random.Random(4), EXAMPLES)
-    passed(SAMPLING.id, "the model reads what it should, and the tokens come with the right chances.")
+    passed(SAMPLING.id, "the model gets the right context, and tokens are drawn with the right probabilities.")
 
 
 def examine_sampling(ask: Ask, rng: random.Random, choices: tuple[Choice, ...]) -> None:
@@ -187,11 +193,13 @@ def _examine_text(ask: Ask, rng: random.Random, choice: Choice) -> None:
         (11, max_len, 1, True),
     ):
         case = _case(rng, choice, b, n, num_tokens, max_len) | {"training": np.array(int(training))}
-        _require_most_likely(ask, case | {"top_k": np.array(1), "temperature": np.array(1.0)}, hints.STILL_RANDOM)
-        _require_most_likely(ask, case | {"temperature": np.array(0.0)}, hints.ZERO)
+        _require_most_likely(
+            ask, case | {"top_k": np.array(1), "temperature": np.array(1.0)}, sampling_hint("still-random")
+        )
+        _require_most_likely(ask, case | {"temperature": np.array(0.0)}, sampling_hint("temperature-of-zero"))
     try:
         alone = case | {"tokens": case["tokens"][:1], "top_k": np.array(1)}
-        _require_most_likely(ask, alone, hints.STILL_RANDOM)
+        _require_most_likely(ask, alone, sampling_hint("still-random"))
     except CheckFailed as failed:
         raise CheckFailed(failed.tried, failed.yours, failed.expected, ONE_SEQUENCE) from failed
 
@@ -227,7 +235,7 @@ def _asked(ask: Ask, case: Case) -> NDArray:
     except CheckFailed as failed:
         # We go by the messages of torch and Python, because nothing else tells these errors apart.
         if not case["temperature"] and re.search(r"\b(inf|nan)\b|invalid values|by zero", failed.failure.error):
-            raise failed.with_hint(hints.ZERO) from failed
+            raise failed.with_hint(sampling_hint("temperature-of-zero")) from failed
         raise
     tried, prompt = _words(case), case["tokens"]
     require_long(tried, "continuation", continuation)
@@ -235,35 +243,36 @@ def _asked(ask: Ask, case: Case) -> NDArray:
     shape = (b, n + num_tokens)
     if continuation.shape != shape:
         max_len = len(case["places"])
-        known = {
-            (b, max_len + num_tokens): hints.PROMPT_CUT,
-            (b, max_len + 1): hints.PROMPT_CUT,
-            (b, num_tokens): hints.NO_PROMPT,
-            (b, n + num_tokens - 1): hints.ONE_TOO_FEW,
-            (b, n + num_tokens + 1): hints.ONE_TOO_MANY,
+        mistakes = {
+            (b, max_len + num_tokens): "prompt-cut",
+            (b, max_len + 1): "prompt-cut",
+            (b, num_tokens): "prompt-missing",
+            (b, n + num_tokens - 1): "one-too-few",
+            (b, n + num_tokens + 1): "one-too-many",
         }
         if n < num_tokens and continuation.shape == (b, num_tokens) and np.array_equal(continuation[:, :n], prompt):
-            known[b, num_tokens] = hints.NUM_TOKENS_IN_ALL
+            mistakes[b, num_tokens] = "num-tokens-in-all"
         yours, expected = f"continuation of shape {continuation.shape}", f"continuation of shape {shape}"
-        raise CheckFailed(tried, yours, expected, known.get(continuation.shape, hints.OTHER_SHAPE))
+        raise CheckFailed(tried, yours, expected, sampling_hint(mistakes.get(continuation.shape, "other-shape")))
     if not np.array_equal(continuation[:, :n], prompt):
-        hint = hints.ON_THE_LEFT if np.array_equal(continuation[:, num_tokens:], prompt) else hints.PROMPT_CHANGED
-        raise CheckFailed(tried, "a result that does not begin with the prompt", "the prompt, then new tokens", hint)
+        is_on_the_left = np.array_equal(continuation[:, num_tokens:], prompt)
+        known = sampling_hint("on-the-left" if is_on_the_left else "prompt-changed")
+        raise CheckFailed(tried, "a result that does not begin with the prompt", "the prompt, then new tokens", known)
     added = continuation[:, n:]
     if added.min() < 0 or added.max() >= len(case["table"]):
         yours, expected = f"numbers from {added.min()} to {added.max()}", f"tokens from 0 to {len(case['table']) - 1}"
-        raise CheckFailed(tried, yours, expected, hints.NO_TOKENS)
+        raise CheckFailed(tried, yours, expected, sampling_hint("numbers-that-are-no-tokens"))
     return added
 
 
-# The parts that are read by mistake of a text with t tokens and a prompt of n: the first position and the last.
+# The parts of a text with t tokens and a prompt of n that a model may get by mistake: first position and last.
 WRONG_TEXTS: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
-    hints.LAST_TOKEN_ONLY: lambda t, n, max_len: (t - 1, t),
-    hints.ONE_POSITION_EARLY: lambda t, n, max_len: (max(0, t - max_len), t - 1),
-    hints.FIRST_POSITION: lambda t, n, max_len: (max(0, t - max_len), max(0, t - max_len) + 1),
-    hints.CROPPED_TO_FIRST: lambda t, n, max_len: (0, min(t, max_len)),
-    hints.CROPPED_TOO_SHORT: lambda t, n, max_len: (max(0, t + 1 - max_len), t),
-    hints.PROMPT_ONLY: lambda t, n, max_len: (max(0, n - max_len), n),
+    sampling_hint("last-token-only"): lambda t, n, max_len: (t - 1, t),
+    sampling_hint("last-position-but-one"): lambda t, n, max_len: (max(0, t - max_len), t - 1),
+    sampling_hint("first-position"): lambda t, n, max_len: (max(0, t - max_len), max(0, t - max_len) + 1),
+    sampling_hint("cropped-to-the-first"): lambda t, n, max_len: (0, min(t, max_len)),
+    sampling_hint("cropped-too-short"): lambda t, n, max_len: (max(0, t + 1 - max_len), t),
+    sampling_hint("prompt-only"): lambda t, n, max_len: (max(0, n - max_len), n),
 }
 
 
@@ -272,7 +281,7 @@ def _right_text(t: int, n: int, max_len: int) -> tuple[int, int]:
 
 
 def _ranks(case: Case, added: NDArray, read: Callable = _right_text, training: int = 0) -> NDArray:
-    """Return the rank of each added token, 0 for the most likely, if the model read this part of the text."""
+    """Return the rank of each added token, 0 for the most likely, if the model got this part of the text."""
     text = np.concatenate([case["tokens"], added], axis=1)
     n, places, table = case["tokens"].shape[1], case["places"], case["table"]
     ranks = []
@@ -291,20 +300,20 @@ def _require_most_likely(ask: Ask, case: Case, random_hint: str) -> None:
     if not ranks.any():
         return
     again = _asked(ask, without_seed(case))
-    hint = random_hint if not np.array_equal(again, added) else _text_hint(case, added, ranks)
+    known = random_hint if not np.array_equal(again, added) else _text_hint(case, added, ranks)
     yours = f"{(ranks > 0).sum()} of {ranks.size} tokens are not the most likely after the text before them"
-    raise CheckFailed(_words(case), yours, "the most likely token at each step", hint)
+    raise CheckFailed(_words(case), yours, "the most likely token at each step", known)
 
 
 def _text_hint(case: Case, added: NDArray, ranks: NDArray) -> str:
     if case["training"] and not _ranks(case, added, training=1).any():
-        return hints.TRAINING
+        return sampling_hint("in-train-mode")
     if not added.any():
-        return hints.PLACES
+        return sampling_hint("ranks-for-tokens")
     if (ranks == len(case["table"]) - 1).all():
-        return hints.SMALLEST
-    told = (hint for hint, read in WRONG_TEXTS.items() if not _ranks(case, added, read).any())
-    return next(told, hints.OTHER_TEXT)
+        return sampling_hint("top-k-smallest")
+    told = (known for known, read in WRONG_TEXTS.items() if not _ranks(case, added, read).any())
+    return next(told, sampling_hint("another-text"))
 
 
 def _examine_chances(ask: Ask, rng: random.Random, choice: Choice) -> None:
@@ -314,8 +323,8 @@ def _examine_chances(ask: Ask, rng: random.Random, choice: Choice) -> None:
     few = case | {"tokens": case["tokens"][:20], "num_tokens": np.array(LONG)}
     added = [_asked(ask, each) for each in (few, without_seed(few), few)]
     if (added[0] == added[0][0]).all():
-        hint = hints.SAME_FOR_ALL if _ranks(few, added[0]).any() else hints.ALWAYS_FIRST
-        raise CheckFailed(_words(few), "the same tokens in all rows", "tokens that are sampled", hint)
+        known = sampling_hint("one-token-for-all" if _ranks(few, added[0]).any() else "always-the-most-likely")
+        raise CheckFailed(_words(few), "the same tokens in all rows", "tokens that are sampled", known)
     require_fresh(_words(few), *added)
     ranks = _ranks(case, _asked(ask, case))
     _require_chances(case, choice, ranks)
@@ -323,7 +332,7 @@ def _examine_chances(ask: Ask, rng: random.Random, choice: Choice) -> None:
     alike = len(few["tokens"]) - len(np.unique(added[0], axis=0))
     if alike:
         yours, expected = f"{alike} rows are the same as another, to the last token", "no two rows alike"
-        raise CheckFailed(_words(few), yours, expected, hints.ROWS_TOGETHER)
+        raise CheckFailed(_words(few), yours, expected, sampling_hint("rows-in-pairs"))
 
 
 def _require_chances(case: Case, choice: Choice, ranks: NDArray) -> None:
@@ -331,8 +340,8 @@ def _require_chances(case: Case, choice: Choice, ranks: NDArray) -> None:
     if max(_surprises(choice.chances, counts)) > SURPRISE:
         share, chance = counts / ranks.size, choice.chances
         worst = int(np.argmax(np.abs(share - chance)))
-        which = f"token {worst + 1} of the most likely ones"
-        yours, expected = f"{which} comes {share[worst]:.0%} of the time", f"about {chance[worst]:.0%}"
+        which = f"the token ranked {worst + 1} by probability"
+        yours, expected = f"{which} is drawn {share[worst]:.0%} of the time", f"about {chance[worst]:.0%}"
         raise CheckFailed(_words(case), yours, expected, _chance_hint(choice, counts))
 
 
@@ -341,22 +350,26 @@ def _surprises(chances: tuple[float, ...], counts: NDArray) -> list[float]:
 
 
 def _chance_hint(choice: Choice, counts: NDArray) -> str:
-    told = [(hint, _surprises(chances, counts)) for hint, chances in choice.mistakes]
-    for hint, surprises in sorted(told, key=lambda pair: sum(pair[1])):
+    told = [(known, _surprises(chances, counts)) for known, chances in choice.mistakes]
+    for known, surprises in sorted(told, key=lambda pair: sum(pair[1])):
         if max(surprises) <= SURPRISE:
-            return hint
+            return known
     if counts[choice.top_k :].any():
-        return hints.TOO_MANY
-    return hints.TOO_FEW if counts[choice.top_k - 1] == 0 else hints.OTHER_CHANCES
+        return sampling_hint("top-k-too-many")
+    return sampling_hint("top-k-too-few") if counts[choice.top_k - 1] == 0 else sampling_hint("other-chances")
 
 
 def _require_independence(case: Case, choice: Choice, ranks: NDArray) -> None:
     """Raise CheckFailed unless two rows, and two steps of a row, agree as often as they should by chance."""
     agreeing = sum(chance**2 for chance in choice.chances)
-    for hint, same, what in (
-        (hints.ROWS_TOGETHER, ranks[1::2, 0] == ranks[::2, 0], "rows have the same first token"),
-        (hints.STEPS_TOGETHER, ranks[:, 0] == ranks[:, 1], "times, the second token is as likely as the first"),
+    for known, same, what in (
+        (sampling_hint("rows-in-pairs"), ranks[1::2, 0] == ranks[::2, 0], "rows have the same first token"),
+        (
+            sampling_hint("one-random-number-for-all-steps"),
+            ranks[:, 0] == ranks[:, 1],
+            "times, the second token is as likely as the first",
+        ),
     ):
         if surprising(same.sum(), same.size, agreeing):
             yours = f"{same.sum()} of {same.size} {what}"
-            raise CheckFailed(_words(case), yours, f"about {agreeing * same.size:.0f}", hint)
+            raise CheckFailed(_words(case), yours, f"about {agreeing * same.size:.0f}", known)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from transformer_lm.checks.engine.calling import ONE_SEQUENCE
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
 from transformer_lm.checks.engine.failure import CheckFailed, passed
 from transformer_lm.checks.engine.sampled import (
@@ -31,32 +32,32 @@ __all__ = ["slices"]
 DRAWS = 400  # per start
 SMALLEST_TOKEN = 100  # larger than any position, so that the two cannot be confused
 
-TOO_FAR = "A start is too close to the end of the text: from there on, fewer than n tokens are left."
-WRAPS = "A slice runs over the end and goes on at the beginning of the text: such a start must not be drawn."
-FIRST = "The text's first tokens never begin a slice: positions count from 0."
-LAST = "The end of the text never comes: how many starts are there? Mind that randint leaves out its upper bound."
-CLAMPED = "The last start comes too often: starts that are too far are moved back, and should not be drawn at all."
-BLOCKS = "The text is cut into blocks, and only these are drawn: a slice may start at every token that leaves n."
-UNEVEN = "Some starts are drawn more often than others: each should have the same chance."
-ONE_START = "All rows are the same slice: draw a start for each of them."
-IN_ORDER = "The rows follow each other in the text: draw a start for each of them."
-DEPENDENT = "A row's start tells that of another: draw each start by itself."
-WITHOUT_REPLACEMENT = "No start comes twice in a batch: rows are drawn independently, so some are the same by chance."
-POSITIONS = "These are positions in the text: take the tokens that stand there."
-NOT_FROM_THE_TEXT = "There are numbers that are no token of the text: take the tokens themselves, as they are."
-REVERSED = "The slices run backwards."
-REPEATED = "A row is one token again and again: a slice holds those that follow it in the text."
-SHUFFLED = "The tokens of a slice come in another order: keep that of the text."
-NOT_CONSECUTIVE = "The tokens of a row do not follow each other in the text: draw one start for a row, not each token."
-SWAPPED = "Positions come before slices: the batch is the first axis, as everywhere."
-ONE_TOKEN = "A row has one number where it should have n tokens: a start is where a slice begins."
-ONE_SLICE = "There is one slice: draw b of them."
-FLAT = "All slices stand in one row, one after the other: each should be a row of its own."
-ONE_MORE = "The slices are one token too long."
-ONE_LESS = "The slices are one token too short."
-OTHER_SHAPE = "The result has a row for each of the b slices, and each has n tokens."
-SHORT = "Right for longer slices, wrong for slices of one token: they are rows of n = 1 tokens."
-WHOLE = "A text of n tokens has one slice, all of it: its start, 0, must be among those that you draw."
+TOO_FAR = hint("starts-too-far", "slices")
+WRAPS = hint("wraps-around", "slices")
+FIRST = hint("never-the-first", "slices")
+LAST = hint("never-the-last", "slices")
+CLAMPED = hint("moved-back-from-the-end", "slices")
+BLOCKS = hint("blocks", "slices")
+UNEVEN = hint("uneven", "slices")
+ONE_START = hint("one-start-for-all", "slices")
+IN_ORDER = hint("in-order", "slices")
+DEPENDENT = hint("dependent", "slices")
+WITHOUT_REPLACEMENT = hint("without-replacement", "slices")
+POSITIONS = hint("positions-returned", "slices")
+NOT_FROM_THE_TEXT = hint("not-from-the-text", "slices")
+REVERSED = hint("backwards", "slices")
+REPEATED = hint("first-token-again-and-again", "slices")
+SHUFFLED = hint("shuffled", "slices")
+NOT_CONSECUTIVE = hint("not-consecutive", "slices")
+SWAPPED = hint("positions-first", "slices")
+ONE_TOKEN = hint("one-token", "slices")
+ONE_SLICE = hint("one-slice", "slices")
+FLAT = hint("flattened", "slices")
+ONE_MORE = hint("one-token-more", "slices")
+ONE_LESS = hint("one-token-less", "slices")
+OTHER_SHAPE = hint("other-shape", "slices")
+SHORT = hint("loses-slices-of-one", "slices")
+WHOLE = hint("whole-text", "slices")
 
 
 def _tried(inputs: Mapping[str, Tensor | NDArray], output: str) -> str:
@@ -81,11 +82,11 @@ SLICES = PublicExercise(
 
 
 def slices(answer: Callable) -> None:
-    """Check the student's `random_slices`: what it cuts from a text, and how often each slice comes."""
+    """Check the student's `random_slices`: what it cuts from a text, and how often each slice is drawn."""
     require_own(answer)
     with torch.random.fork_rng():
         examine_slices(asked_here(SLICES, answer), random.Random(4))
-    passed(SLICES.id, "every slice comes, all equally often, and torch.manual_seed repeats them.")
+    passed(SLICES.id, "every slice is drawn, all equally often, and torch.manual_seed repeats them.")
 
 
 def examine_slices(ask: Ask, rng: random.Random) -> None:
@@ -96,8 +97,8 @@ def examine_slices(ask: Ask, rng: random.Random) -> None:
     steps = np.diff(_starts(few, rows)) % number  # the last start is followed by the first
     step = steps[0]
     if (steps == step).all():  # by chance, once in 10**10 times
-        yours, hint = f"each row starts {step} tokens after the one before it", IN_ORDER if step else ONE_START
-        raise CheckFailed(_words(few), yours, "starts that are drawn", hint)
+        yours, known = f"each row starts {step} tokens after the one before it", IN_ORDER if step else ONE_START
+        raise CheckFailed(_words(few), yours, "starts that are drawn", known)
 
     require_fresh(_words(few), rows, _asked(ask, without_seed(few)), _asked(ask, few))
 
@@ -112,7 +113,7 @@ def examine_slices(ask: Ask, rng: random.Random) -> None:
         raise CheckFailed(_words(full), yours, "some of them twice, others never", WITHOUT_REPLACEMENT)
 
     n = int(few["n"])
-    for hint, case in {
+    for known, case in {
         ONE_SEQUENCE: few | {"b": np.array(1)},
         SHORT: few | {"n": np.array(1)},
         WHOLE: few | {"tokens": few["tokens"][:n]},
@@ -120,7 +121,7 @@ def examine_slices(ask: Ask, rng: random.Random) -> None:
         try:
             _starts(case, ask(case))
         except CheckFailed as failed:
-            raise CheckFailed(failed.tried, failed.yours, failed.expected, hint) from failed
+            raise CheckFailed(failed.tried, failed.yours, failed.expected, known) from failed
 
 
 def _case(rng: random.Random, b: int, starts: int) -> Case:
@@ -160,13 +161,13 @@ def _starts(case: Case, rows: NDArray) -> NDArray:
     order = np.argsort(tokens)
     places = order[np.searchsorted(tokens, rows, sorter=order).clip(max=len(tokens) - 1)]  # (b, n)
     if not np.array_equal(tokens[places], rows):
-        hint = POSITIONS if rows.min() >= 0 and rows.max() < len(tokens) else NOT_FROM_THE_TEXT
-        raise CheckFailed(tried, "numbers that are not in the text", "tokens of the text", hint)
+        known = POSITIONS if rows.min() >= 0 and rows.max() < len(tokens) else NOT_FROM_THE_TEXT
+        raise CheckFailed(tried, "numbers that are not in the text", "tokens of the text", known)
     steps = np.diff(places, axis=1)  # (b, n - 1)
     off = (steps != 1).any(axis=1)
     if off.any():
-        yours = f"{off.sum()} of {len(rows)} rows are not to be found in the text"
-        raise CheckFailed(tried, yours, "n tokens that follow each other", _order_hint(places, steps, len(tokens)))
+        yours = f"{off.sum()} of {len(rows)} rows do not occur in the text"
+        raise CheckFailed(tried, yours, "n consecutive tokens", _order_hint(places, steps, len(tokens)))
     return places[:, 0]
 
 
@@ -204,8 +205,8 @@ def _require_equal_chances(case: Case, drawn: NDArray) -> None:
     counts = np.bincount(drawn, minlength=number)
     off = [start for start in range(number) if surprising(counts[start], len(drawn), 1 / number)]
     if off:
-        yours = f"start {off[-1]} comes {counts[off[-1]]} times"
-        expected = f"about {DRAWS} times, as each of the starts from 0 to {number - 1}"
+        yours = f"start {off[-1]} is drawn {counts[off[-1]]} times"
+        expected = f"about {DRAWS} times, like every start from 0 to {number - 1}"
         raise CheckFailed(_words(case), yours, expected, _start_hint(drawn, counts, int(case["n"])))
     neighbours, halves = drawn.reshape(-1, 2), drawn.reshape(2, -1).T  # no row is in two pairs: they are independent
     for pairs in (neighbours, halves):

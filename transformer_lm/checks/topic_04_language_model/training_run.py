@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.failure import CheckFailed, passed
 from transformer_lm.lm import loss_per_token
 from transformer_lm.modeling_lm import LMConfig, TransformerLM
@@ -30,7 +31,7 @@ AT_ONCE = 8  # windows, to limit the memory that a model takes
 TEXT = 300  # characters of an error message
 LARGE = 1000  # entries of a weight matrix
 ALIKE = 0.95  # the cosine of two matrices; it is near 0 if they were trained separately
-SAVE = 'Save it with save_model("my_model.safetensors", model, corpus.tokenizer), in the folder of the notebook.'
+SAVE = hint("no-file", "training-run")
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class FileExercise:
             f"the model in {self.file} on sentences of the grammar that it has not seen",
             f"a loss of {loss:.3f} nats per character, for {self.points(loss)} points",
             f"at most {', '.join(better)} points",
-            "Train longer, or take the tricks of the lesson; is it the toy grammar that it was trained on?",
+            hint("never-trained", "training-run"),
             earned=self.points(loss),
         )
 
@@ -69,23 +70,23 @@ class FileExercise:
         """Return the loss of the model in a file on a text, or raise CheckFailed if it cannot be measured."""
         model, tokenizer = self._read(path)
         if tokenizer.decode(tokenizer.encode(CHARACTERS)) != CHARACTERS:
-            hint = "The tokenizer must tell all characters of the grammar apart: take that of load_toy()."
-            raise self._failed("a tokenizer that takes different characters for one", "one token per character", hint)
+            known = hint("one-token-for-all", "training-run")
+            raise self._failed("a tokenizer that takes different characters for one", "one token per character", known)
         loss = loss_per_token(model, torch.tensor(tokenizer.encode(text)), model.config.max_len, b=AT_ONCE)
         if not math.isfinite(loss):
-            raise self._failed(f"a loss of {loss}", "a number", "Its weights are no longer numbers: train it anew.")
+            raise self._failed(f"a loss of {loss}", "a number", hint("no-numbers", "training-run"))
         return loss
 
     def _read(self, path: Path) -> tuple[TransformerLM, Tokenizer]:
         if not path.is_file() or path.is_symlink():
             raise self._failed("no such file", "a model", SAVE)
         if path.stat().st_size > LARGEST:
-            hint = "A model of a million parameters is enough here, and has 4 MB."
-            raise self._failed(f"a file of {path.stat().st_size:,} bytes", f"{LARGEST:,} bytes at most", hint)
+            known = hint("too-large", "training-run")
+            raise self._failed(f"a file of {path.stat().st_size:,} bytes", f"{LARGEST:,} bytes at most", known)
         try:
             config, tokenizer = read_header(path)
             if not isinstance(config, LMConfig) or not isinstance(tokenizer, CharTokenizer | ByteTokenizer):
-                raise ValueError(f"a language model of characters is asked for, got {type(config).__name__}.")
+                raise ValueError(f"the model must be a language model of characters, got {type(config).__name__}.")
             self._check_size(config)
             tokenizer.encode(CHARACTERS)
             model, tokenizer = load_model(path)
@@ -95,18 +96,18 @@ class FileExercise:
         assert isinstance(model, TransformerLM)
         assert isinstance(tokenizer, CharTokenizer | ByteTokenizer)
         if _comes_with_the_course(model):
-            hint = "Train a model yourself: one of a million parameters takes minutes."
-            raise self._failed("weights that come with the course", "weights that you have trained", hint)
+            known = hint("weights-of-the-course", "training-run")
+            raise self._failed("weights that come with the course", "weights that you have trained", known)
         return model, tokenizer
 
     def _check_size(self, config: LMConfig) -> None:
         for name, largest in LIMITS.items():
             if (getattr(config, name) or 0) > largest:
-                hint = "A model of a million parameters is enough here."
-                raise self._failed(f"{name} is {getattr(config, name)}", f"{name} of {largest} at most", hint)
+                known = hint("too-long-a-context", "training-run")
+                raise self._failed(f"{name} is {getattr(config, name)}", f"{name} of {largest} at most", known)
 
-    def _failed(self, yours: str, expected: str, hint: str) -> CheckFailed:
-        return CheckFailed(f"to read {self.file}", yours, expected, hint)
+    def _failed(self, yours: str, expected: str, known: str) -> CheckFailed:
+        return CheckFailed(f"to read {self.file}", yours, expected, known)
 
 
 def _comes_with_the_course(model: TransformerLM) -> bool:

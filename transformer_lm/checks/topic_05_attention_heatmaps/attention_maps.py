@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
 from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.modeling_attention import CausalSelfAttention
@@ -13,8 +14,8 @@ from transformer_lm.modeling_transformer import TransformerDecoderBlock
 from transformer_lm.shapes import describe
 
 MAX_LEN = 64  # longer than any input of the check
-LIST = "Collect the weights in a list, one tensor for each block, in the order of the blocks."
-SHAPES = "The tensors of the list have several shapes: the weights of every block are (b, h, i, j)."
+LIST = hint("not-a-list", "attention-maps")
+SHAPES = hint("several-shapes", "attention-maps")
 
 
 def _tried(inputs: Inputs, output: str) -> str:
@@ -43,7 +44,7 @@ def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
     maps, tried = answer(inputs["x"].detach()), _tried(inputs, "maps")
     if not isinstance(maps, tuple | list) or not maps or not all(isinstance(each, Tensor) for each in maps):
         of = sorted({type(each).__name__ for each in maps}) if isinstance(maps, tuple | list) else []
-        yours = f"what it returns is {kind(maps)}" + (f", of type {' and '.join(of)}" if of else "")
+        yours = f"the return value is {kind(maps)}" + (f", of type {' and '.join(of)}" if of else "")
         raise CheckFailed(tried, yours, "a list of tensors", LIST)
     if len({each.shape for each in maps}) > 1 or maps[0].dim() < 2:
         yours = f"tensors of shapes {', '.join(str(tuple(each.shape)) for each in maps)}"

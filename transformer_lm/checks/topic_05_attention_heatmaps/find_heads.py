@@ -11,6 +11,7 @@ from io import StringIO
 import torch
 from torch import Tensor
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
 from transformer_lm.checks.engine.failure import CheckFailed, described_errors, passed
 from transformer_lm.heads.character_classes import Alphabet
@@ -21,7 +22,7 @@ from transformer_lm.heads.scores import BY_PLACE, INDUCTION
 from transformer_lm.shapes import describe
 
 NO_PATTERN = "no pattern"
-NUMBERS = "The answer for a head is the number of a pattern, or -1: whole numbers, of dtype torch.long."
+NUMBERS = hint("not-whole-numbers", "find-heads")
 
 
 def _tried(inputs: Inputs, output: str) -> str:
@@ -90,10 +91,10 @@ def planted_heads(answer: Callable) -> None:
 
 def _hint(yours: str, expected: str) -> str:
     if expected == NO_PATTERN:
-        return "This head does nothing that has a name, and gets one: look at both baselines."
+        return hint("head-invented", "find-heads")
     if yours == NO_PATTERN:
-        return "This head is overlooked: are scores means over the queries that have a key, and baselines right?"
-    return "It mixes patterns up: the one that exceeds its own baseline most gives the name."
+        return hint("head-overlooked", "find-heads")
+    return hint("patterns-mixed-up", "find-heads")
 
 
 def find_heads(answer: Callable) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.failure import CheckFailed, passed
 from transformer_lm.checks.engine.reported_values import MANY, is_number, listed, plain, told
 from transformer_lm.heads.ablation import LossChange, ablate_heads
@@ -44,9 +45,9 @@ NEEDED = 0.01  # nats; below this, nothing depends on the head
 
 NUMBERS = ("score", "chance", "null", "loss_change")
 ENTRIES = ("layer", "head", "pattern", *NUMBERS)
-MEASURE = "Measure this head with measure_heads, on slices of validation text as long as the model's context."
-MEASURE_REPEATS = "Measure this head with measure_heads: for induction it takes repeated random text by itself."
-ABLATE = 'Ablate this head alone with how="mean", and serves: the positions that have a key of the pattern.'
+MEASURE = hint("not-as-measured", "head-claim")
+MEASURE_REPEATS = hint("not-as-measured-on-repeats", "head-claim")
+ABLATE = hint("not-as-ablated", "head-claim")
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,10 @@ class ClaimExercise:
     def read(self, claim: object) -> Claim:
         """Return the content of a plain claim, or raise CheckFailed if anything in it is impossible."""
         if not isinstance(claim, Mapping):
-            raise self._failed(self.name, told(claim), "a dictionary", "Fill in the dictionary that was given.")
+            raise self._failed(self.name, told(claim), "a dictionary", hint("claim-not-a-dictionary", "head-claim"))
         if set(claim) != set(ENTRIES):
-            hint = "A claim has the head, its pattern and four numbers, under the names that were given."
-            raise self._failed(self.name, f"entries {listed(claim)}", f"entries {listed(ENTRIES)}", hint)
+            known = hint("entries-of-a-claim", "head-claim")
+            raise self._failed(self.name, f"entries {listed(claim)}", f"entries {listed(ENTRIES)}", known)
         model, _ = self.model()
         sizes = {"layer": model.config.num_layers, "head": model.config.num_heads}
         places = {name: self._place(name, claim[name], size) for name, size in sizes.items()}
@@ -103,25 +104,25 @@ class ClaimExercise:
         return Claim(**places, pattern=claim["pattern"], **numbers)
 
     def check_numbers(self, claim: Claim, found: Found, lenient: bool = False) -> None:
-        """Raise CheckFailed unless score, chance and null agree with the measurement."""
+        """Raise CheckFailed unless score, chance and null (position-only baseline) agree with the measurement."""
         scores, place = found.scores, (claim.layer, claim.head)
         measured = {"score": scores.score[place].item(), "chance": scores.chance, "null": scores.null[place].item()}
         limits = {name: limit * (LENIENT if lenient else 1) for name, limit in NEAR.items()}
         off = [name for name, number in measured.items() if not abs(getattr(claim, name) - number) <= limits[name]]
         if not off:
             return
-        hint = MEASURE_REPEATS if claim.pattern == INDUCTION else MEASURE
+        known = MEASURE_REPEATS if claim.pattern == INDUCTION else MEASURE
         if (((scores.score - claim.score).abs() < ALIKE) & ((scores.null - claim.null).abs() < ALIKE)).any():
-            hint = "Another head has these numbers: layers and heads are counted from 0, and the layer comes first."
+            known = hint("numbers-of-another-head", "head-claim")
         excess = measured["score"] - scores.baseline(claim.pattern in BY_PLACE)[place].item()
         if off == ["score"] and abs(claim.score - excess) < ALIKE:
-            hint = "This is by how much the score exceeds its baseline: give the score itself."
+            known = hint("the-excess-for-the-score", "head-claim")
         exchanged = abs(claim.chance - measured["null"]) < ALIKE and abs(claim.null - scores.chance) < ALIKE
         if exchanged and "score" not in off:
-            hint = "Chance and null are exchanged: chance is what a uniform head would get, the same for all heads."
+            known = hint("chance-and-null-exchanged", "head-claim")
         yours = ", ".join(f"{name} {getattr(claim, name):.6g}" for name in off)
         expected = ", ".join(f"{name} within {limits[name]:.2g}" for name in off)
-        raise self._failed("the numbers", yours, f"{expected} of what is measured", hint)
+        raise self._failed("the numbers", yours, f"{expected} of the measured value", known)
 
     def check_pattern(self, claim: Claim, found: Found, lenient: bool = False) -> None:
         """Raise CheckFailed unless the head does what is claimed, with a large score far above its baseline."""
@@ -130,14 +131,14 @@ class ClaimExercise:
         if score >= SCORE - slack and score - baseline >= EXCESS - slack:
             return
         if not score >= SCORE - slack:
-            hint = "The head gives little to the keys of this pattern: find one that gives more, or what this one does."
+            known = hint("little-weight", "head-claim")
         elif not score - scores.chance >= EXCESS - slack:
-            hint = "A head that reads everything alike would get nearly as much: compare the score with chance."
+            known = hint("no-more-than-chance", "head-claim")
         else:
-            hint = "Position alone explains this score: compare it with the null."
+            known = hint("no-more-than-the-null", "head-claim")
         expected = f"a score of {SCORE} or more, and {EXCESS} or more above its baseline"
         yours = f"head {claim.head} of layer {claim.layer} does not stand out by this pattern"
-        raise self._failed(f"the pattern {claim.pattern}", yours, expected, hint)
+        raise self._failed(f"the pattern {claim.pattern}", yours, expected, known)
 
     def check_ablation(self, claim: Claim, found: Found, lenient: bool = False) -> None:
         """Raise CheckFailed unless ablating the head raises the loss as claimed, where the pattern has a key."""
@@ -148,44 +149,41 @@ class ClaimExercise:
 
         if near(losses.served_change) and min(change, losses.served_change) >= NEEDED:
             return
-        hint = ABLATE
+        known = ABLATE
         if losses.served_change < NEEDED:
-            hint = "Nothing that the model predicts there depends on this head: choose one that it needs."
+            known = hint("nothing-depends-on-it", "head-claim")
         elif near(-losses.served_change) and change < 0:
-            hint = "The sign is wrong: a change is the loss without the head, minus the loss with it."
+            known = hint("wrong-sign", "head-claim")
         elif abs(change - losses.change) < abs(change - losses.served_change) / 2:
-            hint = "This is the change over all predictions: give that at the positions that have a key of the pattern."
+            known = hint("over-all-predictions", "head-claim")
         elif near(losses.served_loss) or near(losses.served_loss + losses.served_change):
-            hint = "This is a loss: by how much it rises is asked for."
+            known = hint("the-loss", "head-claim")
         near_by = f"within {scale * NEAR_CHANGE:.2g} plus {scale * NEAR_SHARE:.0%} of it"
-        expected = f"what is measured, {near_by}, and at least {NEEDED}"
-        raise self._failed("loss_change", f"{change:.6g}", expected, hint)
+        expected = f"the measured change, {near_by}, and at least {NEEDED}"
+        raise self._failed("loss_change", f"{change:.6g}", expected, known)
 
     def _place(self, name: str, value: object, size: int) -> int:
         """Return the number of a layer or head if there is one."""
         if not is_number(value) or not 0 <= value < size or value != int(value):
-            hint = "Layers and heads are counted from 0, and the layer comes first."
-            raise self._failed(name, told(value), f"a whole number from 0 to {size - 1}", hint)
+            known = hint("places-from-zero", "head-claim")
+            raise self._failed(name, told(value), f"a whole number from 0 to {size - 1}", known)
         return int(value)
 
     def _check_name(self, pattern: object) -> None:
         if not isinstance(pattern, str) or pattern not in PATTERNS:
-            hint = f"Patterns are {', '.join(PATTERNS)}."
-            raise self._failed("pattern", told(pattern) or "an empty text", "the name of a pattern", hint)
+            known = hint("unknown-pattern", "head-claim", patterns=", ".join(PATTERNS))
+            raise self._failed("pattern", told(pattern) or "an empty text", "the name of a pattern", known)
 
     def _number(self, name: str, value: object) -> float:
         """Return the value if it is a number; all but the change of the loss must be between 0 and 1."""
         share = name != "loss_change"
         if not is_number(value) or not (0 <= value <= 1 if share else abs(value) < MANY):
-            if share:
-                hint = "Scores are shares of the weight: numbers between 0 and 1, not percentages or texts."
-            else:
-                hint = "The change of a loss is one number, in nats."
-            raise self._failed(name, told(value), "a number between 0 and 1" if share else "a number", hint)
+            known = hint("score-not-a-share" if share else "change-not-a-number", "head-claim")
+            raise self._failed(name, told(value), "a number between 0 and 1" if share else "a number", known)
         return float(value)
 
-    def _failed(self, what: str, yours: str, expected: str, hint: str) -> CheckFailed:
-        return CheckFailed(f"{what} in {self.name}" if what != self.name else what, yours, expected, hint)
+    def _failed(self, what: str, yours: str, expected: str, known: str) -> CheckFailed:
+        return CheckFailed(f"{what} in {self.name}" if what != self.name else what, yours, expected, known)
 
 
 def measured(model: nn.Module, tokenizer: Tokenizer, claim: Claim, text: Tensor, generator: torch.Generator) -> Found:
@@ -237,13 +235,13 @@ HEAD_CLAIM = ClaimExercise("head-claim", "claim", trained="toy")
 
 
 def head_claim_numbers(claim: object) -> None:
-    """Check score, chance and null in the student's claim about a head, on validation text."""
+    """Check score, chance and null (position-only baseline) in the student's claim, on validation text."""
     HEAD_CLAIM.check(claim, HEAD_CLAIM.check_numbers, "score, chance and null are as measured.")
 
 
 def head_claim_pattern(claim: object) -> None:
     """Check that the head does what the student's claim says, on validation text."""
-    HEAD_CLAIM.check(claim, HEAD_CLAIM.check_pattern, "the head does that.")
+    HEAD_CLAIM.check(claim, HEAD_CLAIM.check_pattern, "the head follows the pattern.")
 
 
 def head_claim_ablation(claim: object) -> None:

@@ -6,12 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
 from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.checks.topic_05_attention_heatmaps.aggregates import ALONE, arguments_of, tried_with
 
-BOTH = "Hand back both: the score of every head, and the chance that it is compared with."
-ONE_CHANCE = "Chance is one number, the same for every head: it has no axis, not even one of size 1."
+BOTH = hint("not-two-values", "pattern-score")
+ONE_CHANCE = hint("chance-for-each-head", "pattern-score")
 
 
 def _call_score(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
@@ -20,7 +21,7 @@ def _call_score(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
     for name, arguments in calls.items():
         returned, tried = answer(*arguments), PATTERN_SCORE.tried(inputs, name)
         if not isinstance(returned, tuple | list) or len(returned) != 2:
-            raise CheckFailed(tried, f"what it returns is {kind(returned)}", "a tuple of 2 values", BOTH)
+            raise CheckFailed(tried, f"the return value is {kind(returned)}", "a tuple of 2 values", BOTH)
         score, chance = returned
         yield score
         chance = torch.tensor(chance) if isinstance(chance, int | float | np.number) else chance

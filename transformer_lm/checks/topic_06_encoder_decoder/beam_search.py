@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
 from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.checks.topic_06_encoder_decoder.greedy_decode import CHANGED, NOT_LONG, ReaderOfBoth
 from transformer_lm.shapes import describe
 
 NOTHING = -1  # fills up a translation that is shorter than max_len
-TWO_VALUES = "Return two values: the tokens of the best hypothesis, and its score."
-NOT_A_NUMBER = "Return the score as one number: a Python float, or a tensor without any axes."
+TWO_VALUES = hint("not-two-values", "beam-search")
+NOT_A_NUMBER = hint("score-not-a-number", "beam-search")
 
 # Each search, by name: which beams, alpha and max_len it gets from the size of the vocabulary and the largest max_len.
 SEARCHES: dict[str, Callable[[int, int], tuple[int, float, int]]] = {
@@ -75,7 +76,7 @@ def _call(answer: Callable, inputs: Inputs) -> Iterator[object]:
         if not torch.equal(source, before):
             raise CheckFailed(tried, "source is changed by the call", "source as it was before", CHANGED)
         if not isinstance(returned, tuple | list) or len(returned) != 2:
-            raise CheckFailed(tried, f"what it returns is {kind(returned)}", "tokens and score", TWO_VALUES)
+            raise CheckFailed(tried, f"the return value is {kind(returned)}", "tokens and score", TWO_VALUES)
         tokens, score = returned
         yield _filled(tried, tokens, max_len)
         yield _as_number(tried, score)

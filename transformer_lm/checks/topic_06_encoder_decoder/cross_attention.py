@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters, require_own
 from transformer_lm.checks.engine.failure import CheckFailed, described_errors, kind
 from transformer_lm.shapes import describe
 
-BOTH = "Hand back both, the output and then the weights."
-LENGTHS = "Two shapes do not fit there. Print them: x and memory differ in length, so where does each tensor come from?"
+BOTH = hint("not-two-values", "cross-attention")
+LENGTHS = hint("keys-from-target", "cross-attention")
 
 
 def _tried(inputs: Inputs, output: str) -> str:
@@ -36,7 +37,7 @@ def _call(layer: nn.Module, inputs: Inputs) -> Iterator[Tensor]:
             raise failed.with_hint(LENGTHS) from failed
         raise
     if not isinstance(returned, tuple | list) or len(returned) != 2:
-        raise CheckFailed(tried, f"what it returns is {kind(returned)}", "a tuple of 2 values", BOTH)
+        raise CheckFailed(tried, f"the return value is {kind(returned)}", "a tuple of 2 values", BOTH)
     yield from returned
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from torch import Tensor, nn
 
 from transformer_lm.checks.engine.calling import CALLED_AGAIN
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, load_parameters, require_own
 from transformer_lm.checks.engine.diagnosis import close
 from transformer_lm.checks.engine.failure import CheckFailed, kind
@@ -14,15 +15,15 @@ from transformer_lm.shapes import describe, in_words
 NORMS = ("attention_norm", "cross_norm", "mlp_norm")
 READS = ("x", "memory", "target_visible", "source_visible")
 
-MODES = "Train and eval mode give different results: a mask, or a part, is left out or changed in one of them."
-MASKS = "The masks are exchanged, or one has lost an axis: attention takes target_visible, the other source_visible."
-EXCHANGED = "Source and target are exchanged: the target asks, so x comes first, and memory is what is read."
-NOT_MEMORY = "What cross-attention reads is not as long as its mask: memory is to be read, with its own mask."
-GIVEN = "Keep __init__ as it was given: the check puts weights of its own into the three norms that it makes."
+MODES = hint("right-in-training-only", "cross-block")
+MASKS = hint("masks-exchanged", "cross-block")
+EXCHANGED = hint("source-and-target-exchanged", "cross-block")
+NOT_MEMORY = hint("target-read-with-the-mask-of-the-source", "cross-block")
+GIVEN = hint("not-the-given-norm", "cross-block")
 
 
 class MeanOfVisible(nn.Module):
-    """A stand-in for self-attention: the mean of the visible positions, followed by a linear layer."""
+    """A substitute for self-attention: the mean of the visible positions, followed by a linear layer."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ class MeanOfVisible(nn.Module):
 
 
 class MeanOfSource(nn.Module):
-    """A stand-in for cross-attention: the visible source's mean minus each position, then a linear layer."""
+    """A substitute for cross-attention: the visible source's mean minus each position, then a linear layer."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -53,14 +54,14 @@ class MeanOfSource(nn.Module):
             visible = memory.new_ones(b, m)
         if visible.shape != (b, m):
             given = f"{describe('x', x, 'b n hidden')}, {describe('memory', memory, 'b m hidden')}"
-            hint = MASKS if visible.dim() != 2 else EXCHANGED if visible.shape == x.shape[:2] else NOT_MEMORY
-            _refuse(f"cross_attention({given}, visible)", visible, (b, m), "b m", hint)
+            known = MASKS if visible.dim() != 2 else EXCHANGED if visible.shape == x.shape[:2] else NOT_MEMORY
+            _refuse(f"cross_attention({given}, visible)", visible, (b, m), "b m", known)
         shares = visible.to(x.dtype)[..., None]  # (b, m, 1)
         return self.cross((shares * memory).sum(dim=1, keepdim=True) / shares.sum(dim=1, keepdim=True) - x)
 
 
-def _refuse(tried: str, visible: Tensor, shape: tuple[int, ...], axes: str, hint: str) -> None:
-    raise CheckFailed(tried, f"visible of shape {tuple(visible.shape)}", f"visible {in_words(shape, axes)}", hint)
+def _refuse(tried: str, visible: Tensor, shape: tuple[int, ...], axes: str, known: str) -> None:
+    raise CheckFailed(tried, f"visible of shape {tuple(visible.shape)}", f"visible {in_words(shape, axes)}", known)
 
 
 def _sizes(inputs: Inputs) -> tuple[int, int]:
@@ -80,7 +81,7 @@ def _weights(inputs: Inputs, *layers: str) -> Inputs:
 
 
 def _build(answer: Callable, inputs: Inputs) -> nn.Module:
-    """Return the student's block around stand-ins for attention, cross-attention and the MLP."""
+    """Return the student's block around substitutes for attention, cross-attention and the MLP."""
     hidden, width = _sizes(inputs)
     tried = _tried(inputs, "output")
     layers = OrderedDict(up=nn.Linear(hidden, width), relu=nn.ReLU(), down=nn.Linear(width, hidden))
@@ -114,10 +115,10 @@ def _call(block: nn.Module, inputs: Inputs) -> Iterator[Tensor]:
     output = block(*(inputs[name] for name in READS))
     if isinstance(output, Tensor) and not _same(called(not mode), output):
         modes = ("train", "eval") if mode else ("eval", "train")
-        yours, hint = "{} mode gives another output than {} mode".format(*modes), MODES
+        yours, known = "{} mode gives another output than {} mode".format(*modes), MODES
         if not _same(called(mode), output):
-            yours, hint = "another output the second time", CALLED_AGAIN
-        raise CheckFailed(_tried(inputs, "output"), yours, "the same output in both modes", hint)
+            yours, known = "another output the second time", CALLED_AGAIN
+        raise CheckFailed(_tried(inputs, "output"), yours, "the same output in both modes", known)
     block.train(mode)
     yield output
 

@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
 from transformer_lm.checks.engine.failure import CheckFailed
 from transformer_lm.shapes import describe
 
 LONGEST = 100  # tokens that the model reads, so that an endless loop stops here
 SURE = 64.0  # added to the score of END where it comes
-CHANGED = "Something works in place, such as `+=` or a method that ends in `_`: make a new tensor instead."
-NOT_LONG = "Tokens are whole numbers: keep them in a tensor of dtype torch.long, as the source is."
+CHANGED = hint("input-changed")
+NOT_LONG = hint("tokens-not-whole", "greedy-decode")
 
 
 class ReaderOfBoth(nn.Module):
-    """A stand-in for an encoder-decoder: a number from the source and all tokens so far selects a row of logits.
+    """A substitute for an encoder-decoder: a number from the source and all tokens so far selects a row of logits.
 
     Each position multiplies its token by a different number, which differs between source and target. The number of
     rows of the table is prime and larger than any token, so that another token at any position selects another row.
@@ -42,7 +43,7 @@ class ReaderOfBoth(nn.Module):
         """
         (b, _), (rows, n) = source.shape, target.shape
         if b != rows:
-            raise ValueError(f"source and target must have as many rows, got {b} in source and {rows} in target.")
+            raise ValueError(f"source and target must have the same number of rows, got {b} and {rows}.")
         if n > LONGEST:
             raise ValueError(f"target must have at most {LONGEST} tokens, got {n}: does the search never stop?")
         self.rows_read += rows

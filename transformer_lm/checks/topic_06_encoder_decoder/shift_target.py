@@ -5,15 +5,16 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
 from transformer_lm.checks.engine.failure import CheckFailed, kind
 from transformer_lm.shapes import describe
 
 NO_WORD = -1  # where a sentence has ended; in the targets that an answer gets, it is the case's pad
 
-BOTH = "Hand back both: what the decoder reads, and what it should say next at each position."
-NOT_LONG = "Tokens stay what they are in the targets: whole numbers, of dtype torch.long."
-CHANGED = "The targets belong to the caller, who needs them again: write into a new tensor, not into this one."
+BOTH = hint("not-two-values", "shift-target")
+NOT_LONG = hint("labels-not-long", "shift-target")
+CHANGED = hint("end-written-into-targets", "shift-target")
 
 
 def _given(inputs: Inputs) -> tuple[Tensor, int, int, int]:
@@ -37,7 +38,7 @@ def _call(answer: Callable, inputs: Inputs) -> Iterator[Tensor]:
     if not torch.equal(targets, before):
         raise CheckFailed(tried, "targets is changed by the call", "targets as it was before", CHANGED)
     if not isinstance(returned, tuple | list) or len(returned) != 2:
-        raise CheckFailed(tried, f"what it returns is {kind(returned)}", "a tuple of 2 values", BOTH)
+        raise CheckFailed(tried, f"the return value is {kind(returned)}", "a tuple of 2 values", BOTH)
     for output, tokens in zip(SHIFT_TARGET.axes, returned, strict=True):
         if isinstance(tokens, Tensor):
             if tokens.dtype != torch.long:

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
 from transformer_lm.checks.engine.failure import CheckFailed
 
 SMALL = (2, 4)  # sizes of a first table, small enough to identify wavelengths that are far too short
 
-NOT_REAL = "Sines and cosines are real numbers: float32, torch's usual dtype, holds them well enough."
+NOT_REAL = hint("not-real", "sinusoids")
 
 
 def _sizes(inputs: Inputs, output: str) -> tuple[int, int]:

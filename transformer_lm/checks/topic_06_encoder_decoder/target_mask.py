@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.checks.engine.contract import Inputs, PublicExercise, require_own
 from transformer_lm.checks.engine.failure import CheckFailed
 from transformer_lm.shapes import describe
 
-NOT_BOOL = "A mask says yes or no for each pair: a comparison gives that dtype, and `.bool()` turns 0 and 1 into it."
+NOT_BOOL = hint("not-boolean", "target-mask")
 
 
 def _tried(inputs: Inputs, output: str) -> str:
