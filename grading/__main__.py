@@ -300,7 +300,10 @@ def _freeze(arguments: argparse.Namespace) -> int:
     for exercise, record in value_records().items():
         if arguments.exercises and exercise not in arguments.exercises:
             continue
-        path = freeze(record)
+        try:
+            path = freeze(record)
+        except ValueError as error:
+            sys.exit(str(error))
         print(f"{path.name}: {path.stat().st_size:,} bytes")
     return 0
 

@@ -8,6 +8,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from grading.judging.record import Arrays, ValueRecord
+from transformer_lm.checks.engine.catalogue import hint
 from transformer_lm.files import write_whole
 from transformer_lm.test_values import FOLDER
 
@@ -54,7 +55,9 @@ def _stored(array: np.ndarray) -> np.ndarray:
 
 
 def freeze(record: ValueRecord, folder: Path = FOLDER) -> Path:
-    """Write the frozen file of an exercise and return its path."""
+    """Write the frozen file of an exercise and return its path. Raises ValueError if a wrong answer has no hint."""
+    for wrong in (*record.wrong, *record.misbehaving):
+        hint(wrong.hint, record.id)
     path = folder / f"{record.id}.safetensors"
     write_whole(path, frozen_bytes(record))
     return path

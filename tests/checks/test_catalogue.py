@@ -3,12 +3,13 @@
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from checkout import ROOT
 
-from grading.authoring.freeze import frozen_bytes
+from grading.authoring.freeze import freeze, frozen_bytes
 from grading.exercises import records
 from grading.judging.record import ValueRecord
 from transformer_lm.checks.engine import catalogue
@@ -75,7 +76,7 @@ def test_an_exercise_has_its_own_hints_first_then_those_of_its_topic_then_shared
     assert hint("off-by-one", "count-up", steps=2) == "Its own, by 2."
     assert hint("off-by-one", "count-down") == "Of the topic."
     assert hint("raises", "count-up") == hint("raises")
-    with pytest.raises(KeyError, match=r"hints\.toml has no 'off-by-two' for count-up"):
+    with pytest.raises(ValueError, match=r"must be that of a hint in hints\.toml, got 'off-by-two' for count-up\."):
         hint("off-by-two", "count-up")
     catalogue._known_to.cache_clear()
 
@@ -89,3 +90,12 @@ def test_a_better_sentence_changes_no_frozen_file(monkeypatch):
     size = int.from_bytes(before[:8], "little")
     stored = json.loads(json.loads(before[8 : 8 + size])["__metadata__"]["hints"])
     assert stored == {wrong.name: wrong.hint for wrong in record.wrong}
+
+
+def test_nothing_is_frozen_for_a_mistake_without_a_hint(tmp_path):
+    record = records()["attention-scores"]
+    assert isinstance(record, ValueRecord)
+    without = replace(record, wrong=(replace(record.wrong[0], hint="forgotten"), *record.wrong[1:]))
+    with pytest.raises(ValueError, match=r"got 'forgotten' for attention-scores\."):
+        freeze(without, tmp_path)
+    assert list(tmp_path.iterdir()) == []

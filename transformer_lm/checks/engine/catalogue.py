@@ -48,9 +48,10 @@ def _known_to(exercise: str) -> tuple[dict, ...]:
 def hint(id: str, exercise: str = "", **values: object) -> Hint:
     """Return the hint with that id, of an exercise or else of its topic or else shared, with the values filled in.
 
-    Raises KeyError if there is none.
+    Raises ValueError if there is none.
     """
     sentence = next((table[id] for table in _known_to(exercise) if isinstance(table.get(id), str)), None)
     if sentence is None:
-        raise KeyError(f"hints.toml has no {id!r}" + (f" for {exercise}" if exercise else ""))
+        whose = f" for {exercise}" if exercise else ""
+        raise ValueError(f"id must be that of a hint in {FILE}, got {id!r}{whose}.")
     return Hint(sentence.format(**values) if values else sentence, id)
