@@ -97,6 +97,7 @@ MISBEHAVING = (
     wrong("no-baselines", NUMBERS, of=SPACES, chance=0.0, null=0.0, hint="not-as-measured"),
     wrong("baselines-of-zero", NUMBERS, chance=0.0, null=0.01, hint="not-as-measured-on-repeats"),
     wrong("baselines-of-a-tenth", NUMBERS, chance=0.1, null=0.1, hint="not-as-measured-on-repeats"),
+    wrong("another-chance", NUMBERS, chance=0.1, hint="not-as-measured-on-repeats"),
     wrong("a-rough-score", NUMBERS, score=0.7, hint="not-as-measured-on-repeats"),
     wrong("a-rough-change", ABLATION, loss_change=6.0, hint="not-as-ablated"),
     wrong("a-small-change-in-bits", ABLATION, of=SPACES, loss_change=0.13, hint="not-as-ablated"),
@@ -108,6 +109,7 @@ MISBEHAVING = (
     wrong("over-all-predictions", ABLATION, loss_change=OVERALL),
     wrong("in-bits", ABLATION, loss_change=round(CHANGE / 0.693, 3), hint="not-as-ablated"),
     wrong("no-change", ABLATION, loss_change=0.0, hint="not-as-ablated"),
+    wrong("no-small-change", ABLATION, of=SPACES, loss_change=0.0, hint="not-as-ablated"),
     WrongAnswer("nothing-depends-on-it", claim_about(USELESS), (PATTERN, ABLATION)),
     # No numbers.
     wrong("a-text-for-a-number", score=f'"{SCORE}"', hint="score-not-a-share"),

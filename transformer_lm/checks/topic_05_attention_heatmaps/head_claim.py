@@ -112,7 +112,8 @@ class ClaimExercise:
         if not off:
             return
         known = MEASURE_REPEATS if claim.pattern == INDUCTION else MEASURE
-        if (((scores.score - claim.score).abs() < ALIKE) & ((scores.null - claim.null).abs() < ALIKE)).any():
+        alike = ((scores.score - claim.score).abs() < ALIKE) & ((scores.null - claim.null).abs() < ALIKE)
+        if alike.any() and not alike[place]:
             known = hint("numbers-of-another-head", "head-claim")
         excess = measured["score"] - scores.baseline(claim.pattern in BY_PLACE)[place].item()
         if off == ["score"] and abs(claim.score - excess) < ALIKE:
@@ -154,7 +155,7 @@ class ClaimExercise:
             known = hint("nothing-depends-on-it", "head-claim")
         elif near(-losses.served_change) and change < 0:
             known = hint("wrong-sign", "head-claim")
-        elif abs(change - losses.change) < abs(change - losses.served_change) / 2:
+        elif abs(change - losses.change) < min(abs(losses.change), abs(change - losses.served_change)) / 2:
             known = hint("over-all-predictions", "head-claim")
         elif near(losses.served_loss) or near(losses.served_loss + losses.served_change):
             known = hint("the-loss", "head-claim")
