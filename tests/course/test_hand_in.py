@@ -201,7 +201,7 @@ def test_the_last_cell_asks_for_a_saved_file_then_reports_on_it(course):
         nbformat.write(older, path)
         client.execute_cell(live.cells[-1], len(live.cells) - 1)
     report, table = live.cells[-1].outputs
-    assert "✗ kqv-check                    0 of 1    The three are right but in another order" in report.text
+    assert "✗ kqv-check                    0 of 1    The order is wrong: you return" in report.text
     assert "| 01_self_attention | 7 of 8 | 7 of 8 | 2 of 2 |" in table.data["text/markdown"]
 
 
