@@ -113,21 +113,30 @@ class TookTooLong(BaseException):
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TookTooLong in the body if it takes longer than this; only the main thread can be interrupted."""
+    """Raise TookTooLong in the body if it takes longer than this; only the main thread can be interrupted.
+
+    What is raised during a finaliser or a callback is lost, so it is raised again every second, and at the end.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    late = False
+
     def stop(*signals: object) -> None:
+        nonlocal late
+        late = True
         raise TookTooLong
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+    if late:
+        raise TookTooLong
 
 
 class WholeFilesWriter(FilesWriter):

@@ -1,9 +1,11 @@
 """What a page shows of a notebook: no more than fits, within a time limit, and never only half of it."""
 
+import contextlib
 import re
 import shutil
 import time
 from pathlib import Path
+from timeit import repeat
 
 import nbformat
 import pytest
@@ -115,6 +117,17 @@ def test_a_time_limit_ends_what_runs_and_leaves_no_alarm():
     with feedback_page.time_limit(0.05):
         pass
     time.sleep(0.1)
+
+
+def test_a_time_limit_ends_what_swallows_it_once():
+    def swallow() -> None:
+        with contextlib.suppress(feedback_page.TookTooLong):
+            time.sleep(30)
+
+    begun = time.monotonic()
+    with pytest.raises(feedback_page.TookTooLong), feedback_page.time_limit(0.01):
+        repeat(swallow, number=1, repeat=2)
+    assert time.monotonic() - begun < 30
 
 
 # With a gradebook.
