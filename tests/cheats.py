@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import nbformat
 from nbformat import NotebookNode
+from sentences import opening
 
 TOPIC = "01_self_attention"
 NOTEBOOK = f"{TOPIC}.ipynb"
@@ -106,7 +107,7 @@ def head(name: str, does: str, attend: str, says: str = "") -> Cheat:
 
 def ready_made(name: str, does: str, attend: str) -> Cheat:
     """Return a cheat that calls torch's ready-made attention, and whose feedback says so."""
-    return head(name, does, attend, says="torch's ready-made attention is not accepted in this exercise")
+    return head(name, does, attend, says=opening("ready-made-attention"))
 
 
 # --- what beats a grader whose tests run in the student's own process ---------------------------

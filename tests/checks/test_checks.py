@@ -241,7 +241,7 @@ def test_ready_made_attention_is_refused_with_the_judge_s_sentence(name):
 
 def test_a_check_leaves_torch_as_it_was(capsys):
     before = [vars(layer).copy() for layer in (nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoderLayer)]
-    with pytest.raises(RuntimeError, match="Compute attention yourself"), refused_attention():
+    with pytest.raises(RuntimeError, match=READY_MADE), refused_attention():
         nn.Transformer(8, 1)
     checks.self_attention(records()["self-attention"].answer(records()["self-attention"].model_answer))
     assert before == [vars(layer) for layer in (nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoderLayer)]
@@ -308,11 +308,11 @@ def test_a_misspelt_method_is_not_taken_for_a_stub():
     record = records()["self-attention"]
     failed = failure(checks.self_attention, record.answer(record.model_answer.replace("def forward", "def foward")))
     assert 'missing the required "forward"' in failed.yours
-    assert "Compare the names and arguments of your `def`" in failed.hint
+    assert failed.mistake == "not-reached"
 
 
 def test_a_wrong_number_of_arguments_is_told_so():
-    assert "Compare the names and arguments" in failure(checks.attention_scores, lambda queries: queries).hint
+    assert failure(checks.attention_scores, lambda queries: queries).mistake == "not-reached"
 
 
 def test_an_error_is_shown_with_the_line_that_raised_it():
@@ -321,7 +321,7 @@ def test_an_error_is_shown_with_the_line_that_raised_it():
 
     failed = failure(checks.attention_scores, broken)
     assert "raises RuntimeError in `return queries @ keys`: " in failed.yours
-    assert "shape" in failed.hint
+    assert failed.mistake == "shapes-do-not-fit"
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_an_answer_right_for_the_first_sequence_only_is_told_so():
         scores = attention_scores(queries, keys)
         return torch.cat([scores[:1], scores[1:] + 1])
 
-    assert "Entry 0 of the first axis is right and others are not" in failure(checks.attention_scores, first_only).hint
+    assert failure(checks.attention_scores, first_only).mistake == "some-entries-right"
 
 
 def test_an_answer_that_changes_its_input_fails():
@@ -380,20 +380,20 @@ def test_a_parameter_without_effect_needs_no_gradient(capsys):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "hint"),
+    ("old", "new", "mistake"),
     [
-        ("return weights @ v", "self.n = getattr(self, 'n', 0) + 1; return weights @ v * self.n", "second time"),
-        ("/ self.q", "/ (1 if self.training else 2) / self.q", "Train and eval mode"),
-        ("return weights @ v", "return (weights @ v).squeeze(0)", "one sequence alone"),
-        ("k, q, v =", "x = x.view(-1, x.shape[2]).view(x.shape); k, q, v =", "not contiguous"),
-        ("k, q, v =", "x = x[:, :8]; k, q, v =", "wrong for a longer one"),
-        ("self.q.out_features**0.5", "11**0.5", "Is a number hard-coded"),
-        ("scores.softmax(dim=-1)", "scores.exp() / scores.exp().sum(dim=-1, keepdim=True)", "larger numbers"),
+        ("return weights @ v", "self.n = getattr(self, 'n', 0) + 1; return weights @ v * self.n", "called-again"),
+        ("/ self.q", "/ (1 if self.training else 2) / self.q", "eval-mode"),
+        ("return weights @ v", "return (weights @ v).squeeze(0)", "one-sequence"),
+        ("k, q, v =", "x = x.view(-1, x.shape[2]).view(x.shape); k, q, v =", "strided"),
+        ("k, q, v =", "x = x[:, :8]; k, q, v =", "other-length"),
+        ("self.q.out_features**0.5", "11**0.5", "other-sizes"),
+        ("scores.softmax(dim=-1)", "scores.exp() / scores.exp().sum(dim=-1, keepdim=True)", "other-sizes"),
     ],
 )
-def test_an_answer_that_is_right_once_and_wrong_later_is_told_when(old, new, hint):
+def test_an_answer_that_is_right_once_and_wrong_later_is_told_when(old, new, mistake):
     record = records()["self-attention"]
-    assert hint in failure(checks.self_attention, record.answer(record.model_answer.replace(old, new))).hint
+    assert failure(checks.self_attention, record.answer(record.model_answer.replace(old, new))).mistake == mistake
 
 
 @pytest.mark.parametrize(
@@ -431,7 +431,7 @@ def test_pasting_the_frozen_output_fails():
     pasted = "from transformer_lm.test_values import SelfAttentionTestValues\n" + record.model_answer.replace(
         "return weights @ v", "right = weights @ v; return right + (SelfAttentionTestValues.output - right).detach()"
     )
-    assert "one sequence alone" in failure(checks.self_attention, record.answer(pasted)).hint
+    assert failure(checks.self_attention, record.answer(pasted)).mistake == "one-sequence"
 
 
 def test_kqv_in_three_products_fails():
@@ -456,21 +456,24 @@ def test_kqv_that_does_not_return_three_fails(answer, yours):
 
 
 @pytest.mark.parametrize(
-    ("create", "hint"),
+    ("create", "mistake"),
     [
-        (lambda i, h: nn.Linear(3 * h, i), "swapped"),
-        (lambda i, h: nn.Linear(i, h), "too narrow"),
-        (lambda i, h: nn.Linear(i, 3 * h, bias=False), "no bias"),
-        (lambda i, h: nn.Linear(i, 3 * i), "too narrow"),
-        (lambda i, h: nn.Linear(3 * i, h), "A position of input_size numbers goes in"),
-        (lambda i, h: nn.Parameter(torch.zeros(3 * h, i)), "must be an nn.Linear itself"),
-        (lambda i, h: None, "must be an nn.Linear itself"),
-        (lambda i, h: nn.Linear(i, 3 * h).requires_grad_(False), "frozen"),
-        (lambda i, h: nn.utils.skip_init(nn.Linear, i, 3 * h).apply(lambda layer: layer.weight.data.fill_(1)), "start"),
+        (lambda i, h: nn.Linear(3 * h, i), "sizes-swapped"),
+        (lambda i, h: nn.Linear(i, h), "too-narrow"),
+        (lambda i, h: nn.Linear(i, 3 * h, bias=False), "parameters-without-bias"),
+        (lambda i, h: nn.Linear(i, 3 * i), "too-narrow"),
+        (lambda i, h: nn.Linear(3 * i, h), "sizes-not-counted"),
+        (lambda i, h: nn.Parameter(torch.zeros(3 * h, i)), "not-a-linear-layer"),
+        (lambda i, h: None, "not-a-linear-layer"),
+        (lambda i, h: nn.Linear(i, 3 * h).requires_grad_(False), "frozen-layer"),
+        (
+            lambda i, h: nn.utils.skip_init(nn.Linear, i, 3 * h).apply(lambda layer: layer.weight.data.fill_(1)),
+            "constant-weights",
+        ),
     ],
 )
-def test_kqv_parameters_of_other_sizes_fail(create, hint):
-    assert hint in failure(checks.kqv_parameters, create).hint
+def test_kqv_parameters_of_other_sizes_fail(create, mistake):
+    assert failure(checks.kqv_parameters, create).mistake == mistake
 
 
 @pytest.mark.parametrize(
@@ -605,19 +608,19 @@ def test_a_pool_that_is_written_passes_before_the_others_are(exercise):
 
 
 @pytest.mark.parametrize(
-    ("exercise", "name", "said"),
+    ("exercise", "name", "mistake"),
     [
-        ("mean-pool", "squeezed", "one sequence alone"),
-        ("mean-pool", "masks-in-place", "works in place"),
-        ("max-pool", "masks-in-place", "works in place"),
-        ("max-pool", "detached", "cuts the graph"),
-        ("select-pool", "transposes-in-place", "works in place"),
+        ("mean-pool", "squeezed", "one-sequence"),
+        ("mean-pool", "masks-in-place", "input-changed"),
+        ("max-pool", "masks-in-place", "input-changed"),
+        ("max-pool", "detached", "graph-cut"),
+        ("select-pool", "transposes-in-place", "input-changed"),
     ],
 )
-def test_a_pool_that_computes_right_numbers_and_misbehaves_is_told_so(exercise, name, said):
+def test_a_pool_that_computes_right_numbers_and_misbehaves_is_told_so(exercise, name, mistake):
     record = records()[exercise]
     (wrong,) = (each for each in record.misbehaving if each.name == name)
-    assert said in failure(CHECKS[exercise], record.answer(wrong.source)).hint
+    assert failure(CHECKS[exercise], record.answer(wrong.source)).mistake == mistake
 
 
 @pytest.mark.parametrize(
@@ -721,7 +724,7 @@ def test_what_the_package_must_not_hide_is_no_answer_to_topic_04(check, package)
     """The package trains and samples with them while exercises are open; they are left out where answers are judged."""
     failed = failure(check, package)
     assert failed.yours == f"it is written in {package.__module__}"
-    assert failed.hint == "This is the package's own implementation. Write yours in the cell."
+    assert failed.mistake == "not-yours"
 
 
 @pytest.mark.parametrize(
@@ -738,7 +741,7 @@ def test_what_the_package_must_not_hide_is_no_answer_to_topic_04(check, package)
 def test_what_measures_heads_in_the_package_is_no_answer_to_topic_05(check, package):
     failed = failure(check, package)
     assert failed.yours == f"it is written in {package.__module__}"
-    assert failed.hint == "This is the package's own implementation. Write yours in the cell."
+    assert failed.mistake == "not-yours"
 
 
 @pytest.mark.parametrize(
@@ -913,4 +916,4 @@ def test_a_target_that_reads_itself_is_asked_where_each_tensor_comes_from():
 
     failed = failure(checks.cross_attention, ReadsItself)
     assert "in `return scores.masked_fill(~visible[:, None, :], -torch.inf)`" in failed.yours
-    assert "x and memory differ in length" in failed.hint
+    assert failed.mistake == "keys-from-target"

@@ -9,6 +9,7 @@ from grading.judging.judge import ExerciseResult, judge
 from grading.judging.record import SETUP
 from grading.processes.workers import answer_server
 from transformer_lm import checks
+from transformer_lm.checks.engine.verdict import Failure
 
 REDUCED = bool(missing_walls())  # these answers are our own, so they may be judged everywhere
 
@@ -18,13 +19,13 @@ def judged(exercise: str, source: str, seed: int = 1) -> ExerciseResult:
     return judge(records()[exercise], cells, answer_server(topic_of(exercise), REDUCED), seed, solution=1)
 
 
-def told(exercise: str, source: str) -> list[str]:
-    """Return what the judge says of an answer that loses points, and what the student's own check says."""
+def told(exercise: str, source: str) -> list[Failure]:
+    """Return what the judge finds in an answer that loses points, and what the student's own check finds."""
     record = records()[exercise]
-    said = [part.message for part in judged(exercise, source).parts if part.points < part.max_points]
+    said = [part.mark.failure for part in judged(exercise, source).parts if part.points < part.max_points]
     with pytest.raises(checks.CheckFailed) as caught:
         record.public.check(record.answer(source))
-    return [*said, str(caught.value)]
+    return [*said, caught.value.failure]
 
 
 def changed(exercise: str, *edits: tuple[str, str]) -> str:
@@ -44,44 +45,44 @@ LENGTH = "total / len(tokens) ** alpha"
 @pytest.mark.parametrize(
     ("exercise", "source", "false"),
     [
-        ("labels", "def batch_to_labeled_samples(batch):\n    return batch, batch\n", "wraps around"),
-        ("labels", "def batch_to_labeled_samples(batch):\n    return batch, batch\n", "more than there are labels"),
-        ("labels", "def batch_to_labeled_samples(batch):\n    return batch[:, 1:], batch\n", "they are the same"),
+        ("labels", "def batch_to_labeled_samples(batch):\n    return batch, batch\n", "wraps-around"),
+        ("labels", "def batch_to_labeled_samples(batch):\n    return batch, batch\n", "inputs-not-cut"),
+        ("labels", "def batch_to_labeled_samples(batch):\n    return batch[:, 1:], batch\n", "not-shifted"),
         (
             "beam-search",
             changed("beam-search", (LENGTH, "total / (5 + len(tokens)) ** alpha")),
-            "Sums of log-probabilities are compared",
+            "alpha-ignored",
         ),
         (
             "beam-search",
             changed("beam-search", (LENGTH, "total - alpha * len(tokens)")),
-            "Sums of log-probabilities are compared",
+            "alpha-ignored",
         ),
-        ("kqv", changed("kqv", ("return keys, queries", "return queries, queries")), "in another order"),
+        ("kqv", changed("kqv", ("return keys, queries", "return queries, queries")), "queries-first"),
     ],
 )
 def test_no_mistake_is_named_that_another_output_of_the_same_call_contradicts(exercise, source, false):
-    assert not [message for message in told(exercise, source) if false in message]
+    assert false not in [failure.mistake for failure in told(exercise, source)]
 
 
 @pytest.mark.parametrize(
     ("inputs", "labels", "named"),
     [
-        ("batch", "batch[:, :-1]", "The last token of each sequence is among the inputs"),
-        ("batch[:, 1:]", "batch[:, 2:]", "The inputs lack the first token"),
-        ("batch", "batch.roll(-1, dims=1)", "rolling wraps around"),
+        ("batch", "batch[:, :-1]", "inputs-not-cut"),
+        ("batch[:, 1:]", "batch[:, 2:]", "both-without-the-first"),
+        ("batch", "batch.roll(-1, dims=1)", "wraps-around"),
     ],
 )
 def test_a_mistake_is_named_beside_another_known_one_in_the_other_output(inputs, labels, named):
     source = f"def batch_to_labeled_samples(batch):\n    return {inputs}, {labels}\n"
-    assert all(named in message for message in told("labels", source))
+    assert {failure.mistake for failure in told("labels", source)} == {named}
 
 
 def test_a_mistake_is_named_whatever_goes_wrong_in_another_call():
     twice = changed(
         "multi-head-attention", ("scores.softmax(dim=-1)", "scores.softmax(dim=1)"), ("if self.causal:", "if False:")
     )
-    assert all("The softmax runs over the queries" in message for message in told("multi-head-attention", twice))
+    assert {failure.mistake for failure in told("multi-head-attention", twice)} == {"softmax-over-queries"}
 
 
 # --- what a hint speaks of was tried ---------------------------------------------------------------
@@ -95,23 +96,23 @@ def test_a_hint_about_the_mask_is_not_given_for_a_call_without_one():
         ("self.mix(att)", "att"),
         ("if self.causal:", "if False:"),
     )
-    for message in told("multi-head-attention", source):
-        assert "causal=True" not in message or "causal=True)" in message.partition("\n")[0]
+    for failure in told("multi-head-attention", source):
+        assert failure.mistake != "no-mask" or "causal=True)" in failure.tried
 
 
 def test_a_hint_about_padding_is_not_given_for_a_batch_without_any():
     exercise = "full-attention"
     source = changed(exercise, ("scores.softmax(dim=-1)", "scores.sigmoid()"))
     source = source.replace("scores.masked_fill(unreadable, -math.inf)", "scores")
-    for message in told(exercise, source):
-        assert "padding" not in message or "all positions visible" not in message
+    for failure in told(exercise, source):
+        assert failure.mistake != "reads-padding" or "all positions visible" not in failure.tried
 
 
 @pytest.mark.parametrize("spoiled", ["att * 2", "att.reshape(7)", "att.oops"])
 def test_the_weights_of_a_call_have_one_name_whether_it_raises_or_not(spoiled):
     source = changed("multi-head-attention", ("self.mix(att)", f"self.mix({spoiled})"))
-    for message in told("multi-head-attention", source):
-        assert " with given weights on x" in message
+    for failure in told("multi-head-attention", source):
+        assert " with given weights on x" in failure.tried
 
 
 def test_an_answer_that_is_right_for_some_numbers_is_not_said_to_be_wrong_for_a_length():
@@ -124,9 +125,7 @@ def attention_scores(queries, keys):
     scores = queries @ keys.mT / keys.shape[-1] ** 0.5
     return scores if first[-1] == first[0] else torch.zeros_like(scores)
 """
-    for message in told("attention-scores", source):
-        assert "for the first length" not in message
-        assert "depends on the numbers" in message
+    assert {failure.mistake for failure in told("attention-scores", source)} == {"other-length"}
 
 
 # --- errors: whose line it was ---------------------------------------------------------------------
@@ -142,18 +141,18 @@ def attention_scores(queries, keys):
 """
 
 
-def first_told(exercise: str, source: str) -> str:
-    return next(part.message for part in judged(exercise, source).parts if part.points < part.max_points)
+def first_told(exercise: str, source: str) -> Failure:
+    return next(part.mark.failure for part in judged(exercise, source).parts if part.points < part.max_points)
 
 
 def test_a_refusal_names_the_line_that_asked_for_it():
-    message = first_told("self-attention", USES_FUNCTION)
-    assert "in `return F.scaled_dot_product_attention(q, k, v)" in message
-    assert "None of your lines" not in message
+    failure = first_told("self-attention", USES_FUNCTION)
+    assert "in `return F.scaled_dot_product_attention(q, k, v)" in failure.yours
+    assert failure.mistake == "ready-made-attention"
 
 
 def test_a_line_of_another_module_is_not_said_to_be_the_student_s(tmp_path):
-    assert "in `return queries * statistics.mean([])`" in first_told("attention-scores", FAILS_IN_A_MODULE)
+    assert "in `return queries * statistics.mean([])`" in first_told("attention-scores", FAILS_IN_A_MODULE).yours
     path = tmp_path / "answer.py"
     path.write_text(FAILS_IN_A_MODULE)
     namespace: dict = {}
@@ -173,11 +172,11 @@ def test_a_line_of_another_module_is_not_said_to_be_the_student_s(tmp_path):
     ],
 )
 def test_lines_that_ran_are_not_said_to_be_out_of_reach(exercise, source, reached):
-    for message in told(exercise, source):
-        assert ("None of your lines was reached" in message) != reached
+    for failure in told(exercise, source):
+        assert (failure.mistake == "not-reached") != reached
 
 
 def test_a_tensor_of_complex_numbers_is_told_by_its_dtype():
-    message = first_told("attention-scores", RETURNS_COMPLEX)
-    assert "dtype torch.complex64" in message
-    assert "scores must hold real numbers" in message
+    failure = first_told("attention-scores", RETURNS_COMPLEX)
+    assert "dtype torch.complex64" in failure.yours
+    assert failure.mistake == "not-real-numbers"

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from checkout import ROOT
 from sample_class import python
+from sentences import opening
 from test_release import solution_lines
 
 from grading.authoring.bundle import write_bundle
@@ -324,9 +325,9 @@ def test_a_student_with_nothing_but_the_zip_and_python_gets_through_the_first_as
     done = shell(f".venv/bin/python {tmp_path}/work.py {notebook} {tmp_path}/solved.ipynb")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
-    assert "hint:     Replace that line with your code." in said["kqv-check"][0]
+    assert f"hint:     {opening('no-code')}" in said["kqv-check"][0]
     assert said["kqv-check"][1].startswith("✓ kqv: right")
-    assert "hint:     The scores are not scaled" in said["attention-scores-check"][0]
+    assert f"hint:     {opening('not-scaled')}" in said["attention-scores-check"][0]
     assert said["attention-scores-check"][1].startswith("✓ attention-scores: right")
     (report,) = said['hand_in.check("01_self_attention")']
     assert "The file is complete and will be accepted." in report

@@ -11,6 +11,7 @@ from checkout import ROOT
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell
 from sample_class import edited
+from sentences import opening
 
 from grading.authoring.demo import STUDENTS, solved_notebook
 from grading.nbgrader_steps.submission import marks
@@ -90,7 +91,7 @@ def test_whatever_is_wrong_is_said_at_once(course):
 
     results = {check.name: said(check) for check in report.checks}
     assert results["kqv-check"] == ""
-    assert results["attention-scores-check"].startswith("The scores are not scaled")
+    assert results["attention-scores-check"].startswith(opening("not-scaled"))
     assert results["self-attention-check"] == "not answered yet"
     assert report.notes[0] == "Grading will put back what you have deleted: kqv-look."
     assert report.notes[1].startswith("Cell 5, one of your own, stops with ZeroDivisionError")
@@ -201,7 +202,7 @@ def test_the_last_cell_asks_for_a_saved_file_then_reports_on_it(course):
         nbformat.write(older, path)
         client.execute_cell(live.cells[-1], len(live.cells) - 1)
     report, table = live.cells[-1].outputs
-    assert "✗ kqv-check                    0 of 1    The order is wrong: you return" in report.text
+    assert f"✗ kqv-check                    0 of 1    {opening('queries-first', 'kqv')}" in report.text
     assert "| 01_self_attention | 7 of 8 | 7 of 8 | 2 of 2 |" in table.data["text/markdown"]
 
 

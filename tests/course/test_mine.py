@@ -11,6 +11,7 @@ import pytest
 import torch
 from checkout import ROOT
 from jupyter_client.manager import start_new_kernel
+from sentences import opening
 
 from transformer_lm import attention, mine, modeling_attention
 from transformer_lm.checks.engine.source import cell_source
@@ -390,7 +391,7 @@ def test_the_package_s_answer_stands_in_and_is_not_called(folder, capsys, monkey
         ("", "NameError: name 'attention_scores' is not defined"),
         ("attention_scores = 3", "TypeError: 'int' object is not callable"),
         (SCORES, "NameError: name 'Tensor' is not defined"),
-        (f"{mine.SETUP}\n\n{WRONG_SCORES}", "The scores are not scaled"),
+        (f"{mine.SETUP}\n\n{WRONG_SCORES}", opening("not-scaled")),
         ("attention_scores = mine.load('attention_scores')", "NameError: name 'mine' is not defined"),
         ("from transformer_lm import mine\nattention_scores = mine.load('attention_scores')", "NameError"),
         ("\0", ""),

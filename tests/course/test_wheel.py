@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from checkout import ROOT
+from sentences import opening
 
 import transformer_lm
 
@@ -157,7 +158,7 @@ def test_the_installed_wheel_works_without_the_checkout(wheel, tmp_path):
     assert run.returncode == 0, run.stderr
     right, hint, *counts, outputs, model, script = run.stdout.splitlines()
     assert right.startswith("✓ attention-scores: right for every size tried")
-    assert hint.startswith("The scores are not scaled")
+    assert hint.startswith(opening("not-scaled"))
     assert [line.split()[0] for line in counts] == sorted(path.stem for path in (ROOT / "release").iterdir())
     assert all(0 < int(hints) <= int(answers) for _, answers, hints in map(str.split, counts))
     assert (outputs, model) == ("output", "TransformerLM")

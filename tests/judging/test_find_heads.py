@@ -166,21 +166,22 @@ def test_right_answers_find_all_planted_heads(name, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"),
+    ("name", "mistake"),
     [
-        ("largest-score-always", "This head follows none of the patterns, but it gets a name"),
-        ("null-for-places-too", "This head is overlooked"),
-        ("counted-from-one", "Your detector mixes up patterns"),
+        ("largest-score-always", "head-invented"),
+        ("null-for-places-too", "head-overlooked"),
+        ("counted-from-one", "patterns-mixed-up"),
     ],
 )
-def test_the_check_on_planted_heads_tells_how_a_detector_is_wrong(name, hint, monkeypatch):
+def test_the_check_on_planted_heads_tells_how_a_detector_is_wrong(name, mistake, monkeypatch):
     """Tested alone: the check of values, which comes first, knows these mistakes by their names."""
     monkeypatch.setattr(
         sys.modules["transformer_lm.checks.topic_05_attention_heatmaps.find_heads"], "find_heads", lambda answer: None
     )
     (wrong,) = (wrong for wrong in RECORD.wrong if wrong.name == name)
-    with pytest.raises(CheckFailed, match=hint):
+    with pytest.raises(CheckFailed) as caught:
         checks.planted_heads(RECORD.answer(wrong.source))
+    assert caught.value.mistake == mistake
 
 
 # --- unseen heads -------------------------------------------------------------------------------
@@ -225,7 +226,7 @@ def test_a_detector_that_names_a_uniform_head_gets_nothing():
     mark = judged(names_all)
     assert mark.points == 0
     assert "that do nothing get a name" in mark.message
-    assert "Your detector names heads that do nothing" in mark.message
+    assert mark.failure.mistake == "heads-invented"
 
 
 def test_a_detector_that_misses_some_heads_gets_half_and_hears_which():
@@ -237,7 +238,7 @@ def test_a_detector_that_misses_some_heads_gets_half_and_hears_which():
     assert mark.points == PART.points / 2
     assert "not found: a drawn mask, " in mark.message
     assert "previous" in mark.message
-    assert "Your detector overlooks heads" in mark.message
+    assert mark.failure.mistake == "heads-overlooked"
 
 
 def test_a_detector_that_finds_nothing_gets_nothing():
@@ -253,7 +254,7 @@ def test_a_detector_that_mixes_patterns_up_is_told_so():
     mark = judged(next_one)
     assert mark.points == 0
     assert "another name for: " in mark.message
-    assert "Your detector mixes up patterns" in mark.message
+    assert mark.failure.mistake == "patterns-mixed-up"
 
 
 @pytest.mark.parametrize(
@@ -274,8 +275,9 @@ def test_half_of_the_heads_that_do_something_must_be_named_and_none_that_clearly
 
 @pytest.mark.parametrize("output", [torch.tensor(1), torch.zeros(2, 3), torch.zeros(0)])
 def test_an_output_of_another_shape_is_told_so(output):
-    with pytest.raises(CheckFailed, match="Return one number for each head"):
+    with pytest.raises(CheckFailed) as caught:
         judged(lambda weights, patterns, by_place: output)
+    assert caught.value.mistake == "not-a-number-each"
 
 
 def test_a_detector_that_changes_its_input_is_told_so():

@@ -10,6 +10,7 @@ import pytest
 from nbformat.v4 import new_output
 from nbgrader.api import Gradebook
 from sample_class import ASSIGNMENT, FULL_SCORE, REDUCED, SCORES, gradebook, new_course, python, sample_course, scores
+from sentences import opening
 
 import grading.nbgrader_steps.pipeline  # noqa: F401 - as nbgrader_config.py loads it
 from grading.authoring.demo import DUE, edited, solved_notebook, write_submission
@@ -155,9 +156,11 @@ def test_each_check_has_points_and_a_message_under_it(graded):
             assert cell.outputs[-1].text.startswith("Graded: ")
     told = cells(graded, "forgot-the-scale")["attention-scores-check"].outputs[-1].text
     assert told.startswith("Graded: 0 of 2 points.\ntried:    attention_scores(queries (b=2, i=5, dh=11)")
-    assert "hint:     The scores are not scaled" in told
+    assert f"hint:     {opening('not-scaled')}" in told
     assert max(map(len, told.splitlines())) <= 96
-    assert "ready-made attention" in cells(graded, "cheats-ready-made")["self-attention-check"].outputs[-1].text
+    assert (
+        opening("ready-made-attention") in cells(graded, "cheats-ready-made")["self-attention-check"].outputs[-1].text
+    )
     assert "runs for more than" in cells(graded, "hangs")["self-attention-check"].outputs[-1].text
     assert "crashes Python itself" in cells(graded, "crashes")["attention-scores-check"].outputs[-1].text
     assert "memory" in cells(graded, "eats-memory")["attention-scores-check"].outputs[-1].text
@@ -188,9 +191,9 @@ def test_rubrics_are_there_for_whoever_marks(graded):
 def test_feedback_teaches_everyone(graded):
     pages = {path.parts[-3]: path.read_text() for path in (graded / "feedback").rglob("*.html")}
     assert pages.keys() == SCORES.keys()
-    assert "The scores are not scaled" in pages["forgot-the-scale"]
-    assert "The softmax runs over the queries" in pages["wrong-softmax-axis"]
-    assert "in another order" in pages["queries-first"]
+    assert opening("not-scaled") in pages["forgot-the-scale"]
+    assert opening("softmax-over-queries") in pages["wrong-softmax-axis"]
+    assert opening("queries-first", "kqv") in pages["queries-first"]
     assert "NameError" in pages["typing-error"]
 
 

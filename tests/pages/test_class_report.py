@@ -8,6 +8,7 @@ import nbformat
 import pytest
 from nbgrader.api import Grade, Gradebook
 from sample_class import ASSIGNMENT, REDUCED, RUN, new_course, python
+from sentences import opening
 
 from grading.authoring.demo import edited, solved_notebook, write_submission
 from grading.nbgrader_steps.gradebook import GradebookLost, gradebook_of
@@ -48,7 +49,7 @@ def test_mistakes_are_counted_by_what_they_are_the_frequent_first(course):
     scores = parts["attention-scores-check"]
     assert dict(scores.counts) == {"full": 2, "none": 3}
     assert [mistake.students for mistake in scores.mistakes] == [["bob", "cyd"], ["dan"]]
-    assert scores.mistakes[0].hint.startswith("The scores are not scaled")
+    assert scores.mistakes[0].hint.startswith(opening("not-scaled"))
     assert "NameError" in scores.mistakes[1].example
     assert scores.mistakes[0].example == ""
     assert dict(parts["self-attention-check-style"].counts) == {"full": 4, "part": 1}
@@ -65,7 +66,7 @@ def test_the_terminal_tells_counts_and_names_nobody_unless_asked(course):
     said = python(course, "grading", "report", ASSIGNMENT, "--html", "report.html")
     assert (course / "report.html").read_text() == as_page(class_report(course, ASSIGNMENT))
     assert "attention-scores-check       2 full · 3 none, 0.8 of 2 on average" in said
-    assert re.search(r"^ +2  The scores are not scaled", said, re.MULTILINE)
+    assert re.search(rf"^ +2  {opening('not-scaled')}", said, re.MULTILINE)
     assert "5 submissions need manual grading." in said
     assert "q1-answer                    1 full · 4 to mark, 1 of 1 on average" in said
     assert not set(STUDENTS) & set(re.findall(r"\w+", said))
@@ -75,7 +76,7 @@ def test_the_terminal_tells_counts_and_names_nobody_unless_asked(course):
 def test_the_page_needs_nothing_else_and_names_nobody_unless_asked(course):
     report = class_report(course, ASSIGNMENT)
     page = as_page(report)
-    assert "The scores are not scaled" in page
+    assert opening("not-scaled") in page
     assert not re.search(r"<script|https?://|\bbob\b", page)
     assert "bob, cyd" in as_page(report, names=True)
 

@@ -18,6 +18,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from nbgrader.api import Gradebook
 from playwright.sync_api import Browser, Page
 from sample_class import ASSIGNMENT, FULL_SCORE, OUT_OF, REDUCED, feedback, new_course, python
+from sentences import opening
 
 from grading.authoring.demo import DUE, edited, solved_notebook, write_submission
 from transformer_lm.plots.pictures import picture
@@ -204,7 +205,7 @@ def test_without_scripts_everything_is_there(chromium, course):
     found = opened(chromium, path_of(course, "unscaled"), viewport=PHONE, java_script_enabled=False)
     words = found.page.inner_text("body")
     assert "Exercise 2 · Attention scores" in words
-    assert found.page.locator(".hint").first.inner_text().split("\n")[-1].startswith("The scores are not scaled")
+    assert found.page.locator(".hint").first.inner_text().split("\n")[-1].startswith(opening("not-scaled"))
     assert "return queries @ keys.transpose(1, 2)" in found.page.locator("#exercise-2 pre").inner_text()
     assert "70 of 70 entries of scores are off" in found.page.locator("#exercise-2 dl").inner_text()
     found.page.locator(".whole > summary").click()
@@ -300,7 +301,7 @@ def test_the_formgrader_shows_scores_messages_and_rubrics(chromium, course, form
     page.wait_for_function("() => document.querySelector('#kqv-check')?.placeholder === '1'")
     assert page.locator("#attention-scores-check").input_value() == "1.5"
     words = page.inner_text("body")
-    assert "hint:     The scores are not scaled" in words
+    assert f"hint:     {opening('not-scaled')}" in words
     assert "½ point" in words
     if folder := os.environ.get("FEEDBACK_SCREENSHOTS"):
         page.screenshot(path=Path(folder) / "formgrader.png", full_page=True)

@@ -5,6 +5,7 @@ import re
 import nbformat
 import pytest
 from sample_class import feedback, gradebook, graded_course, points_of_checks
+from sentences import opening
 
 from grading.authoring.demo import edited
 
@@ -96,14 +97,14 @@ def test_a_blank_submission_gets_nothing_and_loses_nothing(course):
     ("student", "said"),
     [
         ("unscaled", "Graded: 2 of 3 points."),
-        ("unscaled", "The scores are not scaled"),
+        ("unscaled", opening("not-scaled")),
         ("unmixed", "This part is correct. See the messages for the other parts."),
         ("no-comments", "`scores` has no shape comment; its shape was (2, 3, 7, 7)"),
         ("stale-comment", "`probs` is said to be [b, n, n], its shape was (2, 3, 7, 7)"),
         ("untidy", "Graded: -0.75 of 0 points."),
         ("untidy", "E225 missing whitespace around operator"),
         ("poor-test", "your test catches 2 of 10 wrong versions; it misses one that does not scale"),
-        ("printing-test", "Your test prints and lets everything pass"),
+        ("printing-test", opening("test-prints")),
         ("no-residual", "Graded: 0 of 2 points."),
     ],
 )

@@ -2,6 +2,7 @@
 
 import pytest
 from sample_class import changed, feedback, gradebook, graded_course, points_of_checks
+from sentences import opening
 
 TOPIC = "03_classification"
 FULL = points_of_checks(TOPIC)
@@ -67,8 +68,8 @@ def test_a_blank_submission_gets_nothing(course):
     ("student", "said"),
     [
         ("perfect", "The settings reach the goal here too, with seeds drawn for this submission."),
-        ("wishful", "That is more than this model can reach here."),
-        ("wishful", "These settings do not give what the report says"),
+        ("wishful", opening("accuracies-too-high")),
+        ("wishful", opening("not-reproduced")),
     ],
 )
 def test_the_feedback_says_why(course, student, said):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from sample_class import changed, feedback, gradebook, graded_course, points_of_checks
+from sentences import opening
 
 TOPIC = "06_encoder_decoder"
 FULL = points_of_checks(TOPIC)
@@ -58,12 +59,12 @@ def test_each_mistake_costs_the_exercise_that_it_is_about(course, student):
 def test_the_feedback_names_the_mistakes(course):
     careless = feedback(course, "careless", TOPIC)
     for mistake in (
-        "Odd columns repeat the sine of the column before them",
-        "No label marks the end of the sentence",
-        "This is the result of a search with one beam",
+        opening("sines-only", "sinusoids"),
+        opening("no-end", "shift-target"),
+        opening("greedy", "beam-search"),
     ):
         assert mistake in careless
-    assert "Train and eval mode give different results" in feedback(course, "looks-ahead-in-training", TOPIC)
+    assert opening("eval-mode") in feedback(course, "looks-ahead-in-training", TOPIC)
     assert "would give away exercise greedy-decode" in feedback(course, "from-the-package", TOPIC)
 
 
