@@ -54,7 +54,7 @@ MODEL_ANSWER = """\
 def induction_pattern(tokens):
     b, n = tokens.shape
     same = tokens[:, :, None] == tokens[:, None, :]  # (b, i, j)
-    follows = F.pad(same[:, :, :-1], (1, 0))  # the key after it; nothing stands before the first
+    follows = F.pad(same[:, :, :-1], (1, 0))  # the key after it; no token comes before the first key
     return follows.tril(-1)
 """
 

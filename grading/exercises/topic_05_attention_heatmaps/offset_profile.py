@@ -185,8 +185,8 @@ def offset_profile(weights):
     "skewed": """\
 def offset_profile(weights):
     b, h, n, _ = weights.shape
-    wide = F.pad(weights.flip(-1), (0, n)).flatten(2)  # the rows one after the other, 2n numbers each
-    skewed = wide[:, :, :-n].reshape(b, h, n, 2 * n - 1)  # cut anew: row i moves i places to the right
+    wide = F.pad(weights.flip(-1), (0, n)).flatten(2)  # all rows joined, 2n numbers each
+    skewed = wide[:, :, :-n].reshape(b, h, n, 2 * n - 1)  # rows one number shorter: row i moves i places to the right
     total = skewed.sum(dim=(0, 2))[:, n - 1 :]  # (h, n)
     return total / (b * torch.arange(n, 0, -1, device=weights.device))
 """,
